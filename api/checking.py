@@ -271,8 +271,8 @@ def check(
         Whose arrays it takes: ``numpy``, ``torch`` or ``jax``.  By default what its annotations and the modules that it
         names say.
     operator
-        ``sdpa``, ``mha``, ``sublayer``, ``sdpa_grad``, ``mha_grad``, ``varlen``, ``varlen_grad``, ``paged`` or
-        ``merge``.
+        ``sdpa``, ``mha``, ``sublayer``, ``sdpa_grad``, ``mha_grad``, ``varlen``, ``varlen_grad``, ``paged``,
+        ``merge`` or ``merge_grad``.
     dtypes, devices
         Only these; by default all that the function declares, and all that are found.
     cases

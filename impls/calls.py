@@ -125,6 +125,8 @@ def describe(implementation: Implementation) -> Description:
     signature = operator_of(function, implementation.function_of or implementation.operator)
     operator = OPERATORS[GRADIENTS.get(signature.name, signature.name)] if implementation.function_of else signature
     accepted = keywords(function, signature) & set(operator.keywords)
+    if implementation.function_of:  # gradients of results behind the first are given to automatic differentiation
+        accepted |= {name for name in operator.keywords if name.startswith("grad_")}
     return Description(accepted, found, operator.name, accepts_anything(function))
 
 

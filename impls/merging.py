@@ -1,5 +1,7 @@
 """Signatures of merging: functions written as flash-attention, flashinfer, SGLang or vLLM write theirs, as merge.
 
+The gradients of a merge, ``(outputs, lses, grad_output)``, are known by these names, and converted likewise.
+
 A function is recognised by the names of its first parameters, and is plugged in as it is,
 ``flashinfer:merge_state@torch``.  Parts are handed over two at a time where it takes two, in its layout.  What it says
 of itself is converted, and nothing else: ``lse_base`` (e, or 2 of flashinfer's functions) and ``empty_lse``, its
@@ -28,13 +30,12 @@ def merge_form(function: Callable[..., Any]) -> Callable[..., Any]:
         names = tuple(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         return function
+    if names[: len(BACKWARD)] == BACKWARD and getattr(function, "operator", "merge_grad") == "merge_grad":
+        return _gradients_form(function)
     joined = next((join for first, join in SIGNATURES.items() if names[: len(first)] == first), None)
     if joined is None or getattr(function, "operator", "merge") != "merge":
         return function
-    base = getattr(function, "lse_base", BASES.get(str(function.__module__).partition(".")[0], math.e))
-    empty = float(getattr(function, "empty_lse", -math.inf))
-    if not isinstance(base, (int, float)) or not base > 1:
-        raise ValueError(f"lse_base is {base!r}, which is no base of a logarithm")
+    base, empty = _conventions(function)
 
     def merge(outputs: Any, lses: Any) -> tuple[Any, Any]:
         if base != math.e:
@@ -48,6 +49,39 @@ def merge_form(function: Callable[..., Any]) -> Callable[..., Any]:
     merge.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in ("outputs", "lses")])  # type: ignore[attr-defined]
     merge.operator = "merge"  # type: ignore[attr-defined]
     return merge
+
+
+def _conventions(function: Callable[..., Any]) -> tuple[float, float]:
+    """The base of its logarithms, and its log-sum-exp of a part without a key.  Raises ValueError for no base."""
+    base = getattr(function, "lse_base", BASES.get(str(function.__module__).partition(".")[0], math.e))
+    if not isinstance(base, (int, float)) or not base > 1:
+        raise ValueError(f"lse_base is {base!r}, which is no base of a logarithm")
+    return base, float(getattr(function, "empty_lse", -math.inf))
+
+
+def _gradients_form(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the gradients of a merge, with log-sum-exps and what is differentiated by them converted.
+
+    A natural lse is ln(base) times that in the base: so is the gradient with respect to the latter that of the former.
+    """
+    base, empty = _conventions(function)
+    unit = math.log(base) if base != math.e else 1.0
+
+    def merge_grad(outputs: Any, lses: Any, grad_output: Any, *, grad_lse: Any = None) -> tuple[Any, Any]:
+        given = {} if grad_lse is None else {"grad_lse": grad_lse if unit == 1 else grad_lse * unit}
+        lses = replaced(lses if unit == 1 else lses * (1 / unit), -math.inf, empty)
+        grad_outputs, grad_lses = function(outputs, lses, grad_output, **given)
+        return grad_outputs, grad_lses if unit == 1 else grad_lses * (1 / unit)
+
+    functools.update_wrapper(merge_grad, function)
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    parameters = [inspect.Parameter(name, kinds[0]) for name in BACKWARD]
+    own = inspect.signature(function).parameters.values()
+    if any(each.name == "grad_lse" or each.kind is each.VAR_KEYWORD for each in own):
+        parameters.append(inspect.Parameter("grad_lse", kinds[1], default=None))
+    merge_grad.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    merge_grad.operator = "merge_grad"  # type: ignore[attr-defined]
+    return merge_grad
 
 
 def as_it_is(function: Callable[..., Any], outputs: Any, lses: Any, empty: float) -> Any:
@@ -95,6 +129,9 @@ def into_memory(function: Callable[..., Any], outputs: Any, lses: Any, empty: fl
 
     return folded(two, outputs, lses, empty, heads_first)
 
+
+#: The first parameters of a function of the gradients of a merge.
+BACKWARD = ("outputs", "lses", "grad_output")
 
 #: How a function is called, by the names of its first parameters.
 SIGNATURES: dict[tuple[str, ...], Callable[[Callable[..., Any], Any, Any, float], Any]] = {

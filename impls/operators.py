@@ -235,6 +235,14 @@ MERGE = Operator(
     results=(("output", ""), ("lse", "")),  # (B, H, S, Dv) and (B, H, S)
 )
 
+MERGE_GRAD = Operator(
+    "merge_grad",
+    arguments=("outputs", "lses", "grad_output"),  # grad_output (B, H, S, Dv), of the dtype of outputs
+    keywords=("grad_lse",),  # of the dtype of lses, (B, H, S); without it no loss depends on lse
+    arrays=("grad_lse",),
+    results=(("grad_outputs", ""), ("grad_lses", "")),
+)
+
 PAGED = Operator(
     "paged",
     arguments=(
@@ -280,9 +288,17 @@ LATENT = Operator(
 )
 
 #: The operator of gradients of each operator that has one.
-GRADIENTS = {SDPA.name: SDPA_GRAD.name, MHA.name: MHA_GRAD.name, VARLEN.name: VARLEN_GRAD.name}
+GRADIENTS = {
+    SDPA.name: SDPA_GRAD.name,
+    MHA.name: MHA_GRAD.name,
+    VARLEN.name: VARLEN_GRAD.name,
+    MERGE.name: MERGE_GRAD.name,
+}
+
+#: Results that are in float32 or wider, whatever the dtype of the rest is.
+WIDE_RESULTS = ("lse", "grad_lses")
 
 OPERATORS = {
     operator.name: operator
-    for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD, VARLEN, VARLEN_GRAD, PAGED, MERGE, LATENT)
+    for operator in (SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD, VARLEN, VARLEN_GRAD, PAGED, MERGE, MERGE_GRAD, LATENT)
 }

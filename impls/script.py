@@ -118,9 +118,9 @@ def forward(call: Call, operator: str) -> Call:
     Returns
     -------
     Call
-        Without ``grad_output``.
+        Without the gradients of results.
     """
-    shapes = tuple(item for item in call.shapes if item[0] != "grad_output")
+    shapes = tuple(item for item in call.shapes if item[0] not in ("grad_output", "grad_lse"))
     return Call(call.dtype, call.device, shapes, call.options, operator)
 
 

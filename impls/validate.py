@@ -383,6 +383,17 @@ LATENT_AXES = {
 }
 
 
+def check_merge_gradients(outputs: Any, lses: Any, grad_output: Any, grad_lse: Any = None) -> None:
+    """(GRAD-42) Refuse gradients that are not (B, H, S, Dv) and (B, H, S).  Raises ValueError or TypeError."""
+    check_merge(outputs, lses)
+    if tuple(grad_output.shape) != tuple(outputs.shape[1:]):
+        raise ValueError(f"grad_output must be {tuple(outputs.shape[1:])}, got {tuple(grad_output.shape)}")
+    if grad_output.dtype != outputs.dtype:
+        raise TypeError(f"grad_output must have the dtype of outputs, {outputs.dtype}, got {grad_output.dtype}")
+    if grad_lse is not None and tuple(grad_lse.shape) != tuple(lses.shape[1:]):
+        raise ValueError(f"grad_lse must be {tuple(lses.shape[1:])}, got {tuple(grad_lse.shape)}")
+
+
 def check_merge(outputs: Any, lses: Any) -> None:
     """(MERGE-15) Refuse lses that are not (P, B, H, S) for outputs (P, B, H, S, Dv).  Raises ValueError."""
     if outputs.ndim != RANK + 1 or tuple(lses.shape) != tuple(outputs.shape[:-1]):

@@ -1,7 +1,7 @@
 """False alarms in the forms that serve: random problems that correct variants of each form have to pass.
 
 ``python -m studies serving_alarms --page`` takes most of an hour; ``--seconds`` ends it sooner, it says how far it
-came, and with ``--more`` the next run goes on from there, of one ``--group`` or of both.
+came, and with ``--more`` the next run goes on from there, of one ``--group`` or of all.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from studies.common import Study, Unfit, markdown, measured, sentence
 GROUPS = {
     "packs": ("varlen", "varlen_grad", "paged", "quantised", "merge"),
     "masks": ("blocks", "trees", "latent"),
+    "gradients of merges": ("merge_grad",),
 }
 
-PROBLEMS = {"packs": 20_000, "masks": 12_000}
+PROBLEMS = {"packs": 20_000, "masks": 12_000, "gradients of merges": 4_000}
 
 #: Of each group: another seed is other problems.
-SEEDS = {"packs": (122,), "masks": (122, 1)}
+SEEDS = {"packs": (122,), "masks": (122, 1), "gradients of merges": (122, 2)}
 
 
 def problem(index: int, group: str = "packs") -> tuple[str, AnyCase, str]:

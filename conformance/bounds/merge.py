@@ -42,6 +42,14 @@ class MergeBound:
     lse: np.ndarray
 
 
+def sizes_and_errors(expected: MergeExpected, unit: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Step 1: P, L and ε of each row, each (B, Hq, Sq); ``unit`` is the roundoff that is computed in."""
+    has_keys = ~np.isneginf(expected.lses)
+    parts = has_keys.sum(axis=0)
+    sizes = np.max(np.where(has_keys, np.abs(expected.lses), 0.0), axis=0, initial=0.0) + np.log(np.fmax(parts, 1))
+    return parts, sizes, unit * (EXP_ERROR + parts * (FUNCTION_ERROR + 2) + (parts + 6) * sizes)
+
+
 def bound(expected: MergeExpected, dtype: str, profile: Profile) -> MergeBound:
     """The bound for one input; what is NaN in the reference is compared by class.
 
@@ -62,9 +70,7 @@ def bound(expected: MergeExpected, dtype: str, profile: Profile) -> MergeBound:
     r, has_keys = rounding(dtype, profile), ~np.isneginf(expected.lses)
     unit = r.accumulator + UNIT_ROUNDOFF["float64"]  # the reference's own error
     with np.errstate(all="ignore"):  # NaN is a case, no accident
-        parts = has_keys.sum(axis=0)
-        sizes = np.max(np.where(has_keys, np.abs(expected.lses), 0.0), axis=0, initial=0.0) + np.log(np.fmax(parts, 1))
-        moved = unit * (EXP_ERROR + parts * (FUNCTION_ERROR + 2) + (parts + 6) * sizes)
+        parts, _, moved = sizes_and_errors(expected, unit)
         weights, absolute = expected.weights[..., None], np.abs(expected.outputs)
         apart = np.where(has_keys[..., None], np.abs(expected.outputs - expected.output), 0.0)
         by_weights = np.fmin(

@@ -18,6 +18,7 @@ from attention_conformance.conformance.cases import (
     latent,
     masks,
     merge,
+    merge_gradient,
     mha,
     mha_gradient,
     one_shape,
@@ -72,7 +73,7 @@ def all_cases() -> dict[str, Case]:
 @functools.cache
 def every_case() -> dict[str, AnyCase]:
     """Every case of every operator by its name, sdpa's first.  Raises ValueError if a name stands twice."""
-    others = (mha, sublayer, gradient, mha_gradient, varlen, varlen_gradient, paged, merge, latent)
+    others = (mha, sublayer, gradient, mha_gradient, varlen, varlen_gradient, paged, merge, merge_gradient, latent)
     return _by_name([*all_cases().values(), *(each for group in others for each in group.cases())])
 
 

@@ -122,9 +122,9 @@ def _values() -> Iterator[MergeCase]:
     yield case("shapes", "MERGE-1", "Every length and width another one, and no multiple of anything.", sizes(3, 2, 5, 12))
     yield case("heads-as-rows", "MERGE-1", "As many heads as rows: log-sum-exps read as (S, H) fit and are wrong (vllm PR 57012).", sizes(2, 4, 4), dtypes=("float32", *HALVES))
     yield case("batches", "MERGE-1", "Four sequences of one row each, with log-sum-exps that differ.", sizes(4, 2, 1))
-    yield case("equal-weights", "MERGE-2", "Equal log-sum-exps: the output is the mean, and lse is larger by log 2.", data=_equal_weights, stays="equal weights")
-    yield case("equal-outputs", "MERGE-2", "Equal outputs: they come back, whatever the weights.", data=_equal_outputs, stays="outputs that no weight changes")
-    yield case("base", "MERGE-3", "Log-sum-exps 3 apart: a weight of 1/(1 + e³), and 1/9 in base 2 (sglang 40903).", data=_apart(3.0), dtypes=("float32", *HALVES))
+    yield case("equal-weights", "MERGE-2", "Equal log-sum-exps: the output is the mean, and lse is larger by log 2.", data=equal_weights, stays="equal weights")
+    yield case("equal-outputs", "MERGE-2", "Equal outputs: they come back, whatever the weights.", data=equal_outputs, stays="outputs that no weight changes")
+    yield case("base", "MERGE-3", "Log-sum-exps 3 apart: a weight of 1/(1 + e³), and 1/9 in base 2 (sglang 40903).", data=apart(3.0), dtypes=("float32", *HALVES))
     yield case("base-lse", "MERGE-3 MERGE-2", "Three parts around 7: lse is a natural logarithm.", sizes(parts=3), data=states(1.0, 7.0))
     yield case("lse-signs", "MERGE-3 MERGE-2", "Log-sum-exps of both signs around 0.", data=states(3.0, 0.0), dtypes=("float32", *HALVES), stays="log-sum-exps on both sides of 0")
 
@@ -135,27 +135,27 @@ def _parts() -> Iterator[MergeCase]:
     yield case("parts-33", "MERGE-4", "33 parts: one more than a warp has lanes (flashinfer PR 4573).", sizes(1, 2, 3, 8, 33), data=states(0.5))
     yield case("parts-130", "MERGE-4 MERGE-12", "130 parts of one row: more than kernels have splits for.", sizes(1, 2, 1, 8, 130), data=states(0.5), dtypes=("float32", *HALVES))
     yield case("one", "MERGE-4", "One part is the result.", sizes(parts=1), dtypes=("float32", *HALVES), stays="nothing to merge with")
-    yield case("order-ascending", "MERGE-5", "Seven parts, each with a larger log-sum-exp than those before it: each brings a new maximum.", sizes(parts=7), data=_ordered(1.5), stays="a new maximum with each part")
-    yield case("order-descending", "MERGE-5", "The same from large to small.", sizes(parts=7), data=_ordered(-1.5), stays="the other order")
+    yield case("order-ascending", "MERGE-5", "Seven parts, each with a larger log-sum-exp than those before it: each brings a new maximum.", sizes(parts=7), data=ordered(1.5), stays="a new maximum with each part")
+    yield case("order-descending", "MERGE-5", "The same from large to small.", sizes(parts=7), data=ordered(-1.5), stays="the other order")
 
 
 def _empty() -> Iterator[MergeCase]:
-    first, last = _without(slice(0, 1)), _without(slice(-1, None))
+    first, last = without(slice(0, 1)), without(slice(-1, None))
     yield case("empty-first", "MERGE-6", "The first part has no key: (0, −inf) and the second, which comes back.", data=first, dtypes=("float32", *HALVES))
     yield case("empty-last", "MERGE-6", "The last part has no key (sgl-kernel-xpu PR 487).", data=last)
-    yield case("empty-some-rows", "MERGE-6", "In each part some rows have no key, as at the seam of a causal split.", sizes(s=9, parts=3), data=_without_rows, dtypes=("float32", *HALVES))
-    yield case("empty-junk", "MERGE-6", "A part without a key whose output holds 1e3: nobody looks at it (vllm PR 49294).", data=_without(slice(0, 1), 1e3), dtypes=("float32", *HALVES))
-    yield case("empty-junk-last", "MERGE-6", "The same with the last of three parts.", sizes(parts=3), data=_without(slice(-1, None), 1e3))
-    yield case("empty-nan", "MERGE-7", "A part without a key whose output is NaN, as memory that nobody wrote (ATOM PR 1832).", data=_without(slice(0, 1), np.nan), stays="what no MUST says")
-    yield case("empty-inf", "MERGE-7", "The same with infinity.", data=_without(slice(-1, None), np.inf), stays="what no MUST says")
-    yield case("empty-all-row", "MERGE-8", "Rows that are fully masked in every part: (0, −inf), not NaN, beside rows that have some (flashinfer 4051).", data=_without(slice(None), rows=slice(1, 3)), dtypes=("float32", *HALVES))
-    yield case("empty-all", "MERGE-8", "No row has a key in any part (vllm 27491).", data=_without(slice(None)), zeros=True)
-    yield case("empty-all-junk", "MERGE-8", "Fully masked rows whose outputs hold 1e3: the result is 0 (vllm PR 28181 copies the first).", data=_without(slice(None), 1e3, slice(1, 3)))
-    yield case("empty-all-junk-three", "MERGE-8 MERGE-4", "The same in three parts.", sizes(parts=3), data=_without(slice(None), 1e3, slice(3, 5)))
-    yield case("empty-one", "MERGE-8 MERGE-4", "One part, and no key in some of its rows.", sizes(parts=1), data=_without(slice(None), rows=slice(1, 3)), stays="nothing to merge, and no key")
-    yield case("nan-lse", "MERGE-9", "NaN as one log-sum-exp: the row is NaN, and no other one (aiter PR 4420 hides it).", data=_nan(lse=True), dtypes=("float32", *HALVES))
-    yield case("nan-lse-three", "MERGE-9 MERGE-4", "The same in the last of three parts, where the first has no key.", sizes(parts=3), data=_nan(lse=True, empty=True))
-    yield case("nan-output", "MERGE-9", "NaN in one element of an output: just that element is NaN.", data=_nan(lse=False))
+    yield case("empty-some-rows", "MERGE-6", "In each part some rows have no key, as at the seam of a causal split.", sizes(s=9, parts=3), data=without_rows, dtypes=("float32", *HALVES))
+    yield case("empty-junk", "MERGE-6", "A part without a key whose output holds 1e3: nobody looks at it (vllm PR 49294).", data=without(slice(0, 1), 1e3), dtypes=("float32", *HALVES))
+    yield case("empty-junk-last", "MERGE-6", "The same with the last of three parts.", sizes(parts=3), data=without(slice(-1, None), 1e3))
+    yield case("empty-nan", "MERGE-7", "A part without a key whose output is NaN, as memory that nobody wrote (ATOM PR 1832).", data=without(slice(0, 1), np.nan), stays="what no MUST says")
+    yield case("empty-inf", "MERGE-7", "The same with infinity.", data=without(slice(-1, None), np.inf), stays="what no MUST says")
+    yield case("empty-all-row", "MERGE-8", "Rows that are fully masked in every part: (0, −inf), not NaN, beside rows that have some (flashinfer 4051).", data=without(slice(None), rows=slice(1, 3)), dtypes=("float32", *HALVES))
+    yield case("empty-all", "MERGE-8", "No row has a key in any part (vllm 27491).", data=without(slice(None)), zeros=True)
+    yield case("empty-all-junk", "MERGE-8", "Fully masked rows whose outputs hold 1e3: the result is 0 (vllm PR 28181 copies the first).", data=without(slice(None), 1e3, slice(1, 3)))
+    yield case("empty-all-junk-three", "MERGE-8 MERGE-4", "The same in three parts.", sizes(parts=3), data=without(slice(None), 1e3, slice(3, 5)))
+    yield case("empty-one", "MERGE-8 MERGE-4", "One part, and no key in some of its rows.", sizes(parts=1), data=without(slice(None), rows=slice(1, 3)), stays="nothing to merge, and no key")
+    yield case("nan-lse", "MERGE-9", "NaN as one log-sum-exp: the row is NaN, and no other one (aiter PR 4420 hides it).", data=nan_in(lse=True), dtypes=("float32", *HALVES))
+    yield case("nan-lse-three", "MERGE-9 MERGE-4", "The same in the last of three parts, where the first has no key.", sizes(parts=3), data=nan_in(lse=True, empty=True))
+    yield case("nan-output", "MERGE-9", "NaN in one element of an output: just that element is NaN.", data=nan_in(lse=False))
 
 
 def _range() -> Iterator[MergeCase]:
@@ -163,8 +163,8 @@ def _range() -> Iterator[MergeCase]:
     yield case("large-some", "MERGE-10", "Log-sum-exps between −150 and 150 in one call.", sizes(parts=3), data=states(60.0, 0.0), stays="small and large ones in one call")
     yield case("small", "MERGE-10", "Log-sum-exps around −200: powers that start from a maximum of 0 all vanish (flashinfer PR 5262).", data=states(2.0, -200.0), dtypes=("float32", *HALVES))
     yield case("small-three", "MERGE-10 MERGE-4", "Around −1000, three parts.", sizes(parts=3), data=states(2.0, -1000.0))
-    yield case("unequal", "MERGE-10", "10,000 apart: the larger part comes back.", data=_apart(1e4), dtypes=("float32", *HALVES), stays="a weight that vanishes in every dtype")
-    yield case("unequal-some", "MERGE-10 MERGE-12", "8 apart: a weight of 3.4e-4 still counts.", data=_apart(8.0), dtypes=("float32", "float64"), stays="a weight that is small and counts")
+    yield case("unequal", "MERGE-10", "10,000 apart: the larger part comes back.", data=apart(1e4), dtypes=("float32", *HALVES), stays="a weight that vanishes in every dtype")
+    yield case("unequal-some", "MERGE-10 MERGE-12", "8 apart: a weight of 3.4e-4 still counts.", data=apart(8.0), dtypes=("float32", "float64"), stays="a weight that is small and counts")
     yield case("range-outputs", "MERGE-10", "Outputs of three parts that add up to more than float16 has, in some places, before the division.", sizes(parts=3), data=_near_largest, dtypes=("float16",))
     yield case("range-outputs-two", "MERGE-10", "The same of two parts.", data=_near_largest, dtypes=("float16",))
 
@@ -199,17 +199,19 @@ def _form() -> Iterator[MergeCase]:
     yield case("invalid-layout", "MERGE-15", "Log-sum-exps (P, B, S, H), which fit no other way (vllm-xpu-kernels PR 479).", sizes(2, 2, 5), edit=lambda x: replace(x, lses=x.lses.swapaxes(2, 3)), invalid=True, needs="Hq < Sq")
 
 
-def _equal_weights(rng: Rng, s: Parts) -> tuple[np.ndarray, np.ndarray]:
+def equal_weights(rng: Rng, s: Parts) -> tuple[np.ndarray, np.ndarray]:
+    """One log-sum-exp for all parts of a row."""
     outputs, lses = states()(rng, s)
     return outputs, np.broadcast_to(lses[:1], lses.shape)
 
 
-def _equal_outputs(rng: Rng, s: Parts) -> tuple[np.ndarray, np.ndarray]:
+def equal_outputs(rng: Rng, s: Parts) -> tuple[np.ndarray, np.ndarray]:
+    """One output for all parts."""
     outputs, lses = states()(rng, s)
     return np.broadcast_to(outputs[:1], outputs.shape), lses
 
 
-def _apart(gap: float) -> Data:
+def apart(gap: float) -> Data:
     """Each part's log-sum-exp below that of the one before it, or above in every second row."""
 
     def make(rng: Rng, s: Parts) -> tuple[np.ndarray, np.ndarray]:
@@ -220,7 +222,7 @@ def _apart(gap: float) -> Data:
     return make
 
 
-def _ordered(step: float) -> Data:
+def ordered(step: float) -> Data:
     """Log-sum-exps that grow (or fall) from part to part."""
 
     def make(rng: Rng, s: Parts) -> tuple[np.ndarray, np.ndarray]:
@@ -230,7 +232,7 @@ def _ordered(step: float) -> Data:
     return make
 
 
-def _without(parts: slice, junk: float = 0.0, rows: slice = slice(None)) -> Data:
+def without(parts: slice, junk: float = 0.0, rows: slice = slice(None)) -> Data:
     """Some parts, in some rows, without a key: −inf, and an output of zeros or of junk."""
 
     def make(rng: Rng, s: Parts) -> tuple[np.ndarray, np.ndarray]:
@@ -241,14 +243,14 @@ def _without(parts: slice, junk: float = 0.0, rows: slice = slice(None)) -> Data
     return make
 
 
-def _without_rows(rng: Rng, s: Parts) -> tuple[np.ndarray, np.ndarray]:
+def without_rows(rng: Rng, s: Parts) -> tuple[np.ndarray, np.ndarray]:
     """Part p has no key in the rows before 2 p."""
     outputs, lses = states()(rng, s)
     none = np.broadcast_to((np.arange(s.sq) < 2 * np.arange(s.parts)[:, None])[:, None, None], lses.shape)
     return np.where(none[..., None], 0.0, outputs), np.where(none, -np.inf, lses)
 
 
-def _nan(*, lse: bool, empty: bool = False) -> Data:
+def nan_in(*, lse: bool, empty: bool = False) -> Data:
     """NaN in the last part, as the log-sum-exp of row 1 or in column 0 of its output; the first part without a key."""
 
     def make(rng: Rng, s: Parts) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from attention_conformance.conformance.cases.base import AnyCase
 from attention_conformance.conformance.evidence.masked_variants import MASKED, Honest
+from attention_conformance.conformance.evidence.merge_gradient_variants import BACKWARD
 from attention_conformance.conformance.evidence.merge_variants import RIGHT
 from attention_conformance.conformance.evidence.packed_variants import PACKED, _allowed, over_pages
 from attention_conformance.conformance.faults.models.paged import Paged
@@ -85,6 +86,7 @@ SERVING: dict[str, dict[str, Honest]] = {
     "paged": _PAGED,
     "quantised": {**_PAGED, "within": Honest(Paged(), _WIDE)},
     "merge": {each.__name__: Honest(each, dict.fromkeys(DTYPES, profile)) for each, profile in RIGHT.items()},
+    "merge_grad": {each.__name__: Honest(each, dict.fromkeys(DTYPES, profile)) for each, profile in BACKWARD.items()},
     **MASKED,
 }
 

@@ -53,6 +53,7 @@ GROUPS = (
     "gradients/mha",
     "gradients/mha_rows",
     "gradients/varlen",
+    "gradients/merge",
     "serving/varlen",
     "serving/varlen_bias",
     "serving/paged",

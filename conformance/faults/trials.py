@@ -29,7 +29,7 @@ from attention_conformance.conformance.spec.mha import SublayerExpected
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.impls.calls import Reply, call
 from attention_conformance.impls.contract import Implementation, Profile
-from attention_conformance.impls.operators import OPERATORS
+from attention_conformance.impls.operators import OPERATORS, WIDE_RESULTS
 
 #: What a trial of each operator is called as; its function is given with each call.
 _TRIAL = {name: Implementation("trial", "trial:none", operator=name) for name in OPERATORS}
@@ -244,7 +244,7 @@ def _within(reply: Reply, failed: Failed, own: Any, of_fault: Any) -> bool:
             largest = np.abs(wrong[np.isfinite(wrong)]).max(initial=0)
             limit = np.where(wider <= largest, np.fmax(limit, wider), limit)
         limit = 2 * limit
-        stored = failed.dtype if name != "lse" or failed.dtype == "float64" else "float32"
+        stored = failed.dtype if name not in WIDE_RESULTS or failed.dtype == "float64" else "float32"
         if (shares(got, wrong, limit, stored) > 1).any():
             return False
     return True

@@ -21,6 +21,7 @@ from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.impls.operators import (
     LATENT,
     MERGE,
+    MERGE_GRAD,
     MHA,
     MHA_GRAD,
     PAGED,
@@ -89,7 +90,7 @@ FEATURES = {
         Feature(COMBINATIONS),  # SDPA-13, and every pair
         Feature("mha", operators=(MHA.name,)),
         Feature("sublayer", operators=(SUBLAYER.name,)),
-        Feature("gradients", operators=(SDPA_GRAD.name, MHA_GRAD.name, VARLEN_GRAD.name)),
+        Feature("gradients", operators=(SDPA_GRAD.name, MHA_GRAD.name, VARLEN_GRAD.name, MERGE_GRAD.name)),
         Feature("varlen", operators=(VARLEN.name,)),
         Feature("paged", operators=(PAGED.name,)),
         Feature("merge", operators=(MERGE.name,)),

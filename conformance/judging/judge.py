@@ -18,6 +18,7 @@ from attention_conformance.conformance.judging.outcomes import Failure, Outcome,
 from attention_conformance.conformance.spec.clauses import Level, clauses
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.operators import WIDE_RESULTS
 from attention_conformance.impls.process.pool import Crashed, OutOfMemory, TimedOut
 
 #: What an exception on a valid input may have been meant to be.
@@ -185,7 +186,7 @@ def malformed(reply: Reply, case: AnyCase, expected: Any, dtype: str) -> Finding
 
 
 def dtypes_of(name: str, dtype: str) -> tuple[str, ...]:
-    """The dtypes that a result may have in a case of a dtype; it has the range of the first (SDPA-19, SDPA-27).
+    """The dtypes that a result may have in a case of a dtype; its range is the first's (SDPA-19, SDPA-27, GRAD-36).
 
     Parameters
     ----------
@@ -199,7 +200,7 @@ def dtypes_of(name: str, dtype: str) -> tuple[str, ...]:
     tuple[str, ...]
         Names of dtypes.
     """
-    if name != "lse":
+    if name not in WIDE_RESULTS:
         return (dtype,)
     return ("float64",) if dtype == "float64" else ("float32", "float64")
 

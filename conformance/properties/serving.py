@@ -19,6 +19,7 @@ from attention_conformance.conformance.cases.base import ALL_DTYPES, AnyCase, Ca
 from attention_conformance.conformance.cases.data import Maker, Rng, Shape, lengths, random_bias, random_mask
 from attention_conformance.conformance.cases.latent import LatentCase, LatentShape
 from attention_conformance.conformance.cases.merge import Data, MergeCase, Parts, sizes, states
+from attention_conformance.conformance.cases.merge_gradient import MergeGradientCase, of_lse
 from attention_conformance.conformance.cases.packed import PackedCase, PackedShape, PagedCase, PagedShape
 from attention_conformance.conformance.cases.paged import scales, stored_as
 from attention_conformance.conformance.cases.store import RANDOM
@@ -34,6 +35,7 @@ FORMS = {
     "paged": "paged",
     "quantised": "paged",
     "merge": "merge",
+    "merge_grad": "merge_grad",
     "blocks": "sdpa",
     "trees": "sdpa",
     "latent": "latent",
@@ -44,6 +46,7 @@ _CASES: dict[str, type[AnyCase]] = {
     "varlen_grad": PackedGradientCase,
     "paged": PagedCase,
     "merge": MergeCase,
+    "merge_grad": MergeGradientCase,
     "sdpa": Case,
     "latent": LatentCase,
 }
@@ -79,9 +82,9 @@ FEW_SIZES = (2, 4)
 class ServingProblem:
     """Sizes, data and options of one input; its name seeds its numbers.
 
-    Options are pairs of a keyword and its value: True of sinks and of new keys and values, which are drawn, a tuple of
-    offsets or lengths, the share of a mask that is True, the spread of a bias, what ``blocks_of`` and ``tree_of`` are
-    given.  ``stored`` and ``per`` are the format of caches and what there is a scale for.
+    Options are pairs of a keyword and its value: True of sinks, new keys and values and grad_lse, which are drawn, a
+    tuple of offsets or lengths, the share of a mask that is True, the spread of a bias, what ``blocks_of`` and
+    ``tree_of`` are given.  ``stored`` and ``per`` are the format of caches and what there is a scale for.
     """
 
     name: str
@@ -109,7 +112,7 @@ class ServingProblem:
         return make.of(self.name, named, why, self.shape, given | kept | rest)
 
     def _data(self) -> Any:
-        if self.operator == "merge":
+        if self.operator in ("merge", "merge_grad"):
             return _parts(self.spread, self.offset, self.empty)
         if self.operator == "sdpa":
             return sdpa_data.drawn(self.spread)
@@ -181,7 +184,8 @@ def _merge(d: _Drawing) -> ServingProblem:
     choose = d.choose
     shape = sizes(choose((1, 2)), choose((1, 2, 3)), choose((1, 2, 5)), choose((8, 1, 6)), choose((2, 1, 3, 5, 8, 17)))
     spread, offset = choose((2.0, 0.1, 40.0)), choose((0.0, 5.0, -300.0, 2000.0))
-    return ServingProblem("", "merge", shape, (), spread, offset, choose((0.0, 0.3, 0.9)))
+    options = (("grad_lse", True),) if d.given("grad_lse") else ()
+    return ServingProblem("", FORMS[d.form], shape, options, spread, offset, choose((0.0, 0.3, 0.9)))
 
 
 def _packed(d: _Drawing) -> ServingProblem:
@@ -276,7 +280,7 @@ def _latent(d: _Drawing) -> ServingProblem:
 #: How a problem of an operator is drawn.
 _DRAWN: dict[str, Callable[[_Drawing], ServingProblem]] = {
     **dict.fromkeys(("varlen", "varlen_grad", "paged"), _packed),
-    "merge": _merge,
+    **dict.fromkeys(("merge", "merge_grad"), _merge),
     "sdpa": _masked,
     "latent": _latent,
 }
@@ -347,6 +351,7 @@ def _spread(make: type[AnyCase], spread: float) -> Callable[..., tuple[np.ndarra
 _MAKERS: dict[str, Callable[[Any], Any]] = {
     "sinks": lambda _: lambda rng, s, dtype: (3 + 2 * rng.standard_normal(s.hq)).astype(dtype),
     "causal_offset": lambda value: value if isinstance(value, int) else lambda *_: np.array(value, np.int64),
+    "grad_lse": lambda _: of_lse,
     "k_new": lambda _: lambda rng, s, dtype: rng.standard_normal((sum(s.q_lengths), s.hkv, s.d)).astype(dtype),
     "kv_lengths": lambda value: lengths(*value),
     "mask": random_mask,

@@ -33,6 +33,7 @@ _OF_ROWS, _OF_SEQUENCES = ("k_new", "v_new"), ("causal_offset",)
 @follows("paged", "PAGED-2")
 @follows("quantised", "PAGED-14", needs="k_scale v_scale")
 @follows("merge", "MERGE-2")
+@follows("merge_grad", "GRAD-37")
 def agrees_with_reference(trial: Trial) -> None:
     """The results of random options are those of the reference, within the bound of the declared profile."""
     for name, result in trial.call(trial.inputs, AS_DRAWN).results.items():
@@ -159,6 +160,46 @@ def part_without_keys(trial: Trial) -> None:
     outputs, lses = (np.insert(a, at, value, axis=0) for a, value in ((x.outputs, 0), (x.lses, -np.inf)))
     one = trial.call(x, AS_DRAWN)
     trial.same(trial.call(replace(x, outputs=outputs, lses=lses), f"with a part without a key at {at}"), one)
+
+
+# Gradients of parts.
+
+
+@follows("merge_grad", "GRAD-37")
+def gradients_permuted(trial: Trial) -> None:
+    """The parts in another order have the same gradients in that order."""
+    order = list(trial.draw(st.permutations(range(len(trial.inputs.outputs)))))
+    one = trial.call(trial.inputs, AS_DRAWN)
+    two = trial.call(_parts(trial.inputs, order), f"its parts in the order {order}")
+    for name in two.results:
+        trial.equal(name, two[name], one[name][order])
+
+
+@follows("merge_grad", "GRAD-37")
+def gradients_add_up(trial: Trial) -> None:
+    """Gradients are linear: of grad_output in some rows alone, with grad_lse, and in the others, they add up."""
+    x = trial.inputs
+    rows = np.arange(x.grad_output.shape[2])[:, None] % 2 == 0
+    rest = {name: np.zeros_like(value) for name, value in x.keywords.items()}
+    whole = trial.call(x, AS_DRAWN)
+    one = trial.call(replace(x, grad_output=np.where(rows, x.grad_output, 0).astype(x.grad_output.dtype)), "even rows")
+    others = np.where(rows, 0, x.grad_output).astype(x.grad_output.dtype)
+    two = trial.call(replace(x, grad_output=others, keywords=rest), "odd rows, without grad_lse")
+    for name in whole.results:
+        trial.equal(name, one[name] + two[name], whole[name])
+
+
+@follows("merge_grad", "GRAD-38")
+def gradients_without_keys(trial: Trial) -> None:
+    """A part more that has no key, at any place, has gradients of zero, and changes no other's."""
+    x = trial.inputs
+    at = trial.draw(st.integers(0, len(x.outputs))) if not trial.few else 0
+    outputs, lses = (np.insert(a, at, value, axis=0) for a, value in ((x.outputs, 0), (x.lses, -np.inf)))
+    one = trial.call(x, AS_DRAWN)
+    two = trial.call(replace(x, outputs=outputs, lses=lses), f"with a part without a key at {at}")
+    for name in two.results:
+        trial.equal(name, two[name].each(lambda a: np.delete(a, at, axis=0)), one[name])
+        trial.equal(name, two[name][at], constant(np.zeros(one[name].exact.shape[1:])))
 
 
 # Parts of inputs and of results.

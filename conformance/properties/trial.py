@@ -37,6 +37,7 @@ from attention_conformance.conformance.spec.inputs import Inputs
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.operators import WIDE_RESULTS
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
 #: Roundings of a merged element: one subtraction, exp, addition, division; two products and a sum; each below 1 ulp,
@@ -286,7 +287,7 @@ class Trial:
         # A NaN where the reference is a number is wrong even if both calls return it.
         lost = np.isfinite(wanted.exact) & ~np.isfinite(wanted.value)
         dtype = self.context.target.dtype
-        stored = dtype if name != "lse" or dtype == "float64" else "float32"
+        stored = dtype if name not in WIDE_RESULTS or dtype == "float64" else "float32"
         value = np.where(lost, np.nan, got.value)
         return compare(name, value, np.where(lost, wanted.exact, wanted.value), got.bound + wanted.bound, stored)
 

@@ -18,6 +18,7 @@ from attention_conformance.conformance.run_case import Judged
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.operators import WIDE_RESULTS
 from attention_conformance.impls.script import WIDTH, Snippet, enclosed
 
 #: Elements that a script checks.
@@ -47,7 +48,7 @@ def worst_elements(
     """
     expected, bound = case.expected(dtype), case.bound(dtype, profile)
     for name in case.results() if wrong else case.results()[:1]:
-        stored = dtype if name != "lse" else "float64" if dtype == "float64" else "float32"
+        stored = dtype if name not in WIDE_RESULTS else "float64" if dtype == "float64" else "float32"
         got, wanted, limit = reply.results[name].astype(np.float64), getattr(expected, name), getattr(bound, name)
         share = shares(got, wanted, limit, stored).ravel()
         order = np.argsort(-share, kind="stable")[:count]
@@ -140,7 +141,7 @@ def _form(x: Checked) -> dict[str, str]:
     rows = []
     for name in x.case.results():
         wide = ("float64",) if x.dtype == "float64" else ("float32", "float64")
-        dtypes = tuple(terms.dtype(each) for each in (wide if name == "lse" else (x.dtype,)))
+        dtypes = tuple(terms.dtype(each) for each in (wide if name in WIDE_RESULTS else (x.dtype,)))
         rows.append(f'    ("{name}", {name}, {getattr(expected, name).shape}, {_tuple(dtypes)}),')
     return {"call": x.call, "rows": "\n".join(rows), "array": terms.array}
 

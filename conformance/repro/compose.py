@@ -34,7 +34,7 @@ from attention_conformance.impls.contract import Call, Framework, Implementation
 from attention_conformance.impls.foreign import program as foreign
 from attention_conformance.impls.interpreters import KERNELS
 from attention_conformance.impls.memory_layouts import lay_out
-from attention_conformance.impls.operators import MERGE, OPERATORS, PAGED, VARLEN
+from attention_conformance.impls.operators import MERGE, MERGE_GRAD, OPERATORS, PAGED, VARLEN
 from attention_conformance.impls.ranks_script import over_ranks
 from attention_conformance.impls.script import Given, Snippet, by_contract, forward, leaves, together
 from attention_conformance.impls.select import builtin
@@ -59,7 +59,7 @@ _FUNCTIONS = {"sdpa": "attention"}
 _FORMS = {
     VARLEN.name: "attention_conformance.impls.packed:packed_form",
     PAGED.name: "attention_conformance.impls.packed:packed_form",
-    MERGE.name: "attention_conformance.impls.merging:merge_form",
+    **dict.fromkeys((MERGE.name, MERGE_GRAD.name), "attention_conformance.impls.merging:merge_form"),
 }
 
 

@@ -39,6 +39,17 @@ is the weighted sum of the parts' outputs, and the log-sum-exp is the natural lo
 log-sum-exp of −inf.
 """
 
+_GRADIENTS = """\
+# Merging by hand, backwards
+
+One row again, with the gradients of a loss with respect to the merged output, g, and to the merged log-sum-exp, h. The
+gradient of a part's output is its weight times g, that of its log-sum-exp its weight times g · (its output − the merged
+one) + h.
+"""
+
+#: The tables of the data.
+_TABLES = ("examples", "packed", "paged", "latents", "merges", "merge_gradients")
+
 #: Titles of the columns of the table of rows, by step or result.
 _COLUMNS = {
     "products": "q · k",
@@ -63,10 +74,11 @@ def render() -> str:
         Markdown.
     """
     data = tomllib.loads(DATA.read_text(encoding="utf-8"))
-    names = [each["name"] for table in ("examples", "packed", "paged", "latents", "merges") for each in data[table]]
+    names = [each["name"] for table in _TABLES for each in data[table]]
     contents = "\n".join(f"- [{name}](#{name})" for name in names)
     attention = (*map(_section, data["examples"]), *map(_packed, data["packed"]), *map(_paged, data["paged"]))
-    sections = (*attention, *map(_latent, data["latents"]), _MERGES, *map(_merge, data["merges"]))
+    merges = (_MERGES, *map(_merge, data["merges"]), _GRADIENTS, *map(_merge_gradient, data["merge_gradients"]))
+    sections = (*attention, *map(_latent, data["latents"]), *merges)
     return "\n".join([_HEAD, contents, "", *sections])
 
 
@@ -168,6 +180,22 @@ def _merge(example: Mapping[str, Any]) -> str:
     parts = [f"## {example['name']}", f"{example['shows']} ({', '.join(example['clauses'])})"]
     parts += [_table(["part", "power", "weight", "output"], rows), results]
     return "\n\n".join(parts + (["\n".join(["Wrong:", "", *wrong])] if wrong else [])) + "\n"
+
+
+def _merge_gradient(example: Mapping[str, Any]) -> str:
+    """An example of the gradients of a merge: a table of parts, what was given, and wrong results."""
+    names = ("powers", "weights", "outputs", "grad_outputs", "grad_lses")
+    columns = zip(*(example[name] for name in names), strict=True)
+    rows = [[p, *(_nested(_texts(each)) for each in row)] for p, row in enumerate(columns)]
+    heads = ["part", "power", "weight", "output", "gradient of output", "gradient of log-sum-exp"]
+    merged, g = (_nested(_texts(example[name])) for name in ("output", "grad_output"))
+    given = f"Merged output: {merged}. Gradient of it: {g}. Gradient of the merged log-sum-exp: {example['grad_lse']}."
+    wrong = []
+    for each in example["rejected"]:
+        (name,) = each.keys() - {"because"}
+        wrong.append(f"- {name} = {_nested(_texts(each[name]))}: {each['because']}")
+    parts = [f"## {example['name']}", f"{example['shows']} ({', '.join(example['clauses'])})", given]
+    return "\n\n".join([*parts, _table(heads, rows), "\n".join(["Wrong:", "", *wrong])]) + "\n"
 
 
 def _latent(example: Mapping[str, Any]) -> str:

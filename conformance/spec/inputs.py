@@ -97,6 +97,16 @@ class MergeInputs(_Arguments):
 
 
 @dataclass(frozen=True)
+class MergeGradientInputs(_Arguments):
+    """Of merge_grad: outputs and lses as of merge, and the gradient with respect to the output, (B, H, S, Dv)."""
+
+    outputs: np.ndarray
+    lses: np.ndarray
+    grad_output: np.ndarray
+    keywords: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class LatentInputs(_Arguments):
     """Of latent: q (B, H, Sq, D), q_rope (B, H, Sq, Dr), latents (B, Sk, R), k_rope (B, Sk, Dr), weights (H, R, …)."""
 

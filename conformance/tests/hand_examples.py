@@ -137,9 +137,8 @@ def load(text: str) -> tuple[Example, ...]:
     except tomllib.TOMLDecodeError as error:
         raise MalformedExample(f"not TOML: {error}") from None
     entries = data.get("examples")
-    if not {"examples"} <= set(data) <= {"examples", "packed", "paged", "latents", "merges"} or not isinstance(
-        entries, list
-    ):
+    tables = {"examples", "packed", "paged", "latents", "merges", "merge_gradients"}
+    if not {"examples"} <= set(data) <= tables or not isinstance(entries, list):
         raise MalformedExample("expected [[examples]] and nothing else")
     found = tuple(_example(entry) for entry in entries)
     names = [example.name for example in found]

@@ -55,6 +55,7 @@ WITHOUT_SERIES = {
     "varlen_grad": "a sequence has the bound of sdpa_grad, of which there is a series",
     "paged": "the bound of sdpa again; caches with scales are a form of their own there",
     "merge": "a bound of few terms: variants weigh parts in six ways, and store in one step and in several",
+    "merge_grad": "that of merge and a few terms more: variants go back at once and in steps, and store in both",
     "latent": "the larger of two bounds of sdpa: variants have both forms, and store every product",
 }
 

@@ -41,6 +41,7 @@ CASES = {
     "paged": ("paged-mixed", "paged-empty", "paged-new-window", "paged-invalid-table"),
     "latent": ("latent-one-head", "latent-lse", "latent-invalid-rank"),
     "merge": ("merge-two", "merge-empty-all-row", "merge-invalid-parts"),
+    "merge_grad": ("merge-grad-lse", "merge-grad-empty-all-row", "merge-grad-invalid-grad-lse"),
 }
 
 

@@ -32,6 +32,7 @@ from attention_conformance.impls.contract import DTYPES, Framework
 from attention_conformance.impls.memory_layouts import LAYOUTS
 from attention_conformance.impls.operators import (
     MERGE,
+    MERGE_GRAD,
     MHA,
     MHA_GRAD,
     OPERATORS,
@@ -55,7 +56,16 @@ TILES, LONG = 16, 1000
 #: which are larger; those that take seconds on one.
 TRACED = ("torch-flex", "jax-*")
 PACKED = ("varlen", "varlen_grad", "paged")
-STEPS = {"sdpa": 3, "mha": 6, "sublayer": 6, "sdpa_grad": 4, "mha_grad": 4, "merge": 4, **dict.fromkeys(PACKED, 4)}
+STEPS = {
+    "sdpa": 3,
+    "mha": 6,
+    "sublayer": 6,
+    "sdpa_grad": 4,
+    "mha_grad": 4,
+    "merge": 4,
+    "merge_grad": 4,
+    **dict.fromkeys(PACKED, 4),
+}
 SLOW = ("torch-compile*", "torch-flex-compile", "onnx-export*")
 ONE = {
     "sdpa": "mask",
@@ -64,6 +74,7 @@ ONE = {
     "sdpa_grad": "grad-mask",
     "mha_grad": "mha-grad-mask",
     "merge": "merge-two",
+    "merge_grad": "merge-grad-lse",
     "varlen": "varlen-causal",
     "varlen_grad": "varlen-grad-causal",
     "paged": "paged-mixed",
@@ -82,7 +93,7 @@ def features(case: AnyCase) -> set[str]:
     found |= {f"stored as {case.stored}"} if isinstance(case, PagedCase) else set()
     found |= lengths(case) if isinstance(case, PackedCase) else set()
     found |= forms(case) if isinstance(case.shape, LayerShape) else set()
-    found |= {str(case.dtypes)} if case.operator == MERGE.name else set()  # which has no keywords
+    found |= {str(case.dtypes)} if case.operator in (MERGE.name, MERGE_GRAD.name) else set()  # with hardly a keyword
     found |= {"several tiles"} if case.shape.sk > TILES else set()
     found |= {"many options"} if len(case.keywords) > len(OPERATORS[case.operator].keywords) / 2 else set()
     return found | ({"nothing"} if case.zeros else set())
@@ -213,7 +224,7 @@ def keywords(cases: Iterable[AnyCase]) -> set[str]:
 
 @pytest.mark.parametrize(
     "operator",
-    [SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD, MERGE, VARLEN, VARLEN_GRAD, PAGED],
+    [SDPA, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD, MERGE, MERGE_GRAD, VARLEN, VARLEN_GRAD, PAGED],
     ids=lambda operator: operator.name,
 )
 def test_the_sample_has_everything(operator: Operator) -> None:

@@ -10,6 +10,7 @@ import pytest
 from attention_conformance.conformance.cases.base import Case
 from attention_conformance.conformance.cases.latent import LatentCase
 from attention_conformance.conformance.cases.merge import MergeCase, Parts, sizes
+from attention_conformance.conformance.cases.merge_gradient import MergeGradientCase
 from attention_conformance.conformance.cases.packed import PackedCase, PackedShape, PagedCase, PagedShape
 from attention_conformance.conformance.cases.varlen_gradient import PackedGradientCase
 from attention_conformance.conformance.faults.kill_matrix import implementation
@@ -55,6 +56,10 @@ WRONG = {
     "merge-parts-permuted": "weights-reversed",
     "merge-merged-in-two-steps": "lse-returned-in-base-two",
     "merge-part-without-keys": "empty-part-counts",
+    "merge-grad-agrees-with-reference": "merge-weights-constant",
+    "merge-grad-gradients-permuted": "merge-gradient-parts-swapped",
+    "merge-grad-gradients-add-up": "merge-gradient-rows-skipped",
+    "merge-grad-gradients-without-keys": "merge-gradient-empty-counts",
     "blocks-agrees-with-reference": "block-mask-inverted",
     "blocks-as-dense-mask": "blocks-square",
     "blocks-blocks-permuted": "block-rows-see-first",
@@ -183,6 +188,7 @@ def test_problems_are_drawn_of_every_keyword(form: str) -> None:
         "varlen_grad": PackedGradientCase,
         "paged": PagedCase,
         "merge": MergeCase,
+        "merge_grad": MergeGradientCase,
         "sdpa": Case,
         "latent": LatentCase,
     }
@@ -194,7 +200,7 @@ def test_problems_are_drawn_of_every_keyword(form: str) -> None:
         assert type(case) is made[FORMS[form]]
         met |= case.keywords
     assert met == keywords
-    if form != "merge":
+    if form not in ("merge", "merge_grad"):
         few = [drawn(of_rng(np.random.default_rng(n)), form, ("is_causal", "return_lse")) for n in range(20)]
         own = {"blocks": {"block_mask", "block_size"}, "trees": {"tree_parents"}}.get(form, set())
         assert {name for each in few for name, _ in each.options} == {"is_causal", "return_lse"} & keywords | own

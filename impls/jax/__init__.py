@@ -69,7 +69,11 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
             operator=f"{operator}_grad",
             function_of=operator,
         )
-        for name, target, operator in (("jax-jit", "eager:attention", "sdpa"), ("jax-layer", "layer:mha", "mha"))
+        for name, target, operator in (
+            ("jax-jit", "eager:attention", "sdpa"),
+            ("jax-layer", "layer:mha", "mha"),
+            ("jax-merge", "merge:merge", "merge"),
+        )
     ),
     _entry(
         "jax-nn-gradients",

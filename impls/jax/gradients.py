@@ -1,4 +1,4 @@
-"""Gradients through ``jax.vjp`` of any function of sdpa or mha, as a way to prepare a call: eager and jitted.
+"""Gradients through ``jax.vjp`` of any function of an operator that has gradients, as ways to prepare a call.
 
 Source: https://docs.jax.dev/en/latest/_autosummary/jax.vjp.html.  Forward and backward pass are one program.
 """
@@ -9,6 +9,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from attention_conformance.impls.contract import Call, Function
 from attention_conformance.impls.jax import prepare as forward_only
@@ -27,7 +28,7 @@ def jitted(function: Function, call: Call) -> Function:
 
 @functools.cache
 def gradient(function: Function, operator: str = SDPA_GRAD.name) -> Function:
-    """The function of an operator of gradients that a function of sdpa or mha has by vjp, with its keywords."""
+    """The function of an operator of gradients that a function has by vjp, with its keywords."""
     names = OPERATORS[operator].differentiated
 
     @functools.wraps(function)
@@ -37,17 +38,23 @@ def gradient(function: Function, operator: str = SDPA_GRAD.name) -> Function:
         Raises what the function raises, and ValueError for a ``grad_output`` unlike its output.
         """
         given = {**dict(zip(OPERATORS[operator].arguments, arguments, strict=False)), **keywords}
-        grad_output = given.pop("grad_output")
+        grad_output, grad_lse = given.pop("grad_output"), given.pop("grad_lse", None)
         leaves = {name: given.pop(name) for name in names if given.get(name) is not None}
 
-        def forward(*differentiated: jax.Array) -> jax.Array:
+        def forward(*differentiated: jax.Array) -> Any:
             return function(**dict(zip(leaves, differentiated, strict=True)), **given)
 
-        output, backward = jax.vjp(forward, *leaves.values())
+        returned, backward = jax.vjp(forward, *leaves.values())
+        output, lse = returned if isinstance(returned, tuple) else (returned, None)
         if output.shape != grad_output.shape or output.dtype != grad_output.dtype:
             raise ValueError(
                 f"grad_output must be {output.dtype}{output.shape}, got {grad_output.dtype}{grad_output.shape}"
             )
-        return backward(grad_output)
+        if lse is None:
+            return backward(grad_output)
+        grad_lse = jnp.zeros_like(lse) if grad_lse is None else grad_lse
+        if lse.shape != grad_lse.shape:
+            raise ValueError(f"grad_lse must have the shape of lse, {lse.shape}, got {grad_lse.shape}")
+        return backward((grad_output, grad_lse.astype(lse.dtype)))
 
     return gradients

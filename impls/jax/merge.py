@@ -15,7 +15,12 @@ def merge(outputs: jax.Array, lses: jax.Array) -> tuple[jax.Array, jax.Array]:
     Raises ValueError for what does not fit together (MERGE-15).
     """
     check_merge(outputs, lses)
-    lse = logsumexp(lses, axis=0)
-    weights = jnp.exp(lses - jnp.where(jnp.isneginf(lse), 0, lse))
-    parts = jnp.where(jnp.isneginf(lses)[..., None], 0, outputs.astype(lses.dtype))
-    return (weights[..., None] * parts).sum(axis=0).astype(outputs.dtype), lse
+    empty = jnp.isneginf(lses)
+    none = empty.all(axis=0)
+    # Where no part has a key, numbers in the place of −inf: log and exp have no derivative there, and NaN · 0 is NaN.
+    used = jnp.where(none, 0, lses)
+    lse = logsumexp(used, axis=0)
+    weights = jnp.exp(used - lse)
+    parts = jnp.where(empty[..., None], 0, outputs.astype(lses.dtype))
+    output = (weights[..., None] * parts).sum(axis=0).astype(outputs.dtype)
+    return output, jnp.where(none, -jnp.inf, lse)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attention_conformance.impls.contract import Call
-from attention_conformance.impls.operators import OPERATORS
+from attention_conformance.impls.operators import MERGE_GRAD, OPERATORS
 from attention_conformance.impls.script import (
     CARRIED,
     Given,
@@ -91,10 +91,20 @@ def differentiated(inner: Snippet, call: Call) -> Snippet:
         f"    def forward({listed}):",
         inner.call("return ", depth=2),
         "",
-        f"    output, backward = jax.vjp(forward, {listed})",
-        "    return backward(grad_output)",
+        *_backward(call.operator, names, listed),
     ]
     return dataclasses.replace(inner, function="gradients", arguments=names, definitions="\n".join(lines), after="")
+
+
+def _backward(operator: str, names: Sequence[str], listed: str) -> list[str]:
+    """The lines behind ``forward``: of its output, and of a merge of its lse, too."""
+    if operator != MERGE_GRAD.name:
+        return [f"    output, backward = jax.vjp(forward, {listed})", "    return backward(grad_output)"]
+    of_lse = "grad_lse" if "grad_lse" in names else "jnp.zeros_like(lse)"
+    return [
+        f"    (output, lse), backward = jax.vjp(forward, {listed})",
+        f"    return backward((grad_output, {of_lse}))",
+    ]
 
 
 def library(implementation: str) -> Writer:

@@ -53,4 +53,10 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     _entry(
         "numpy-merge", "merge:merge", "partial results joined by their log-sum-exps, following every clause", "merge"
     ),
+    _entry(
+        "numpy-merge-gradients",
+        "merge_gradients:merge_gradients",
+        "the closed formula of the gradients of a merge written out",
+        "merge_grad",
+    ),
 )

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from attention_conformance.impls.contract import ImplementationError
-from attention_conformance.impls.loading import operator_of
+from attention_conformance.impls.loading import keywords, operator_of
 from attention_conformance.impls.merging import merge_form
 from attention_conformance.impls.numpy.merge import merge
-from attention_conformance.impls.operators import MERGE, SDPA
+from attention_conformance.impls.numpy.merge_gradients import merge_gradients
+from attention_conformance.impls.operators import MERGE, MERGE_GRAD, SDPA
 from attention_conformance.impls.select import select
 
 Array = np.ndarray
@@ -134,6 +135,43 @@ def test_a_result_that_is_not_written_is_nan() -> None:
     ) -> None: ...
 
     assert all(np.isnan(array).all() for array in merge_form(merge_attn_states)(*states()))
+
+
+def backward(outputs: Array, lses: Array, grad_output: Array, *, grad_lse: Array | None = None) -> Any:
+    """A backward pass in base 2, with +inf for a part without a key."""
+    assert not np.isneginf(lses).any()
+    natural = np.where(np.isposinf(lses), -np.inf, lses * np.float32(math.log(2)))
+    h = None if grad_lse is None else grad_lse / np.float32(math.log(2))
+    grad_outputs, grad_lses = merge_gradients(outputs, natural, grad_output, grad_lse=h)
+    return grad_outputs, grad_lses * np.float32(math.log(2))
+
+
+backward.lse_base, backward.empty_lse = 2, math.inf  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("of_lse", [False, True])
+def test_a_backward_pass_is_converted_as_declared(of_lse: bool) -> None:
+    """Log-sum-exps and their gradients in base 2, and the sentinel."""
+    form = merge_form(backward)
+    assert operator_of(form, SDPA.name) is MERGE_GRAD
+    outputs, lses = states(3)
+    lses[0, ..., 0] = -np.inf
+    rng = np.random.default_rng(1)
+    g = rng.standard_normal(outputs.shape[1:]).astype(outputs.dtype)
+    given = {"grad_lse": rng.standard_normal(lses.shape[1:]).astype(lses.dtype)} if of_lse else {}
+    for got, wanted in zip(form(outputs, lses, g, **given), merge_gradients(outputs, lses, g, **given), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5)
+
+
+def test_a_backward_pass_without_a_gradient_of_lse_is_asked_for_none() -> None:
+    """Its parameters say whether it takes one."""
+
+    def without(outputs: Any, lses: Any, grad_output: Any) -> Any: ...
+
+    def anything(outputs: Any, lses: Any, grad_output: Any, **rest: Any) -> Any: ...
+
+    assert keywords(merge_form(without), MERGE_GRAD) == frozenset()
+    assert keywords(merge_form(anything), MERGE_GRAD) == keywords(merge_form(backward), MERGE_GRAD) == {"grad_lse"}
 
 
 @pytest.mark.parametrize("base", [1, 0, -2, "2", None])

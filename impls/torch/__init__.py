@@ -190,6 +190,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         operator="latent",
     ),
     _entry("torch-merge", "merge:merge", "logsumexp and a weighted sum over the parts", _WIDE, operator="merge"),
+    _gradients("torch-merge", "merge:merge", "merge", _WIDE),
     _entry(
         "torch-context-parallel",
         "merge:context_parallel",

@@ -1,4 +1,4 @@
-"""Gradients through ``torch.autograd`` of any function of sdpa or mha, as a way to prepare a call: eager and compiled.
+"""Gradients through ``torch.autograd`` of any function of an operator that has gradients, as ways to prepare a call.
 
 Source: https://pytorch.org/docs/stable/generated/torch.autograd.grad.html.  What is timed is the forward pass and
 the backward pass together, as neither is of use without the other.
@@ -35,7 +35,7 @@ def compiled(function: Function, call: Call) -> Function:
 
 @functools.cache
 def gradient(function: Function, operator: str = SDPA_GRAD.name) -> Function:
-    """The function of an operator of gradients that a function of sdpa or mha has by autograd, with its keywords."""
+    """The function of an operator of gradients that a function has by autograd, with its keywords."""
     names = OPERATORS[operator].differentiated
 
     @functools.wraps(function)
@@ -46,17 +46,23 @@ def gradient(function: Function, operator: str = SDPA_GRAD.name) -> Function:
         NotImplementedError where PyTorch has no backward pass.
         """
         given = {**dict(zip(OPERATORS[operator].arguments, arguments, strict=False)), **keywords}
-        grad_output = given.pop("grad_output")
+        grad_output, grad_lse = given.pop("grad_output"), given.pop("grad_lse", None)
         # Leaves of a graph of their own: what the caller holds is not made to require gradients.
         leaves = {name: given[name].detach().requires_grad_() for name in names if given.get(name) is not None}
         with torch.enable_grad():
-            output = function(**{**given, **leaves})
+            returned = function(**{**given, **leaves})
+        output, lse = returned if isinstance(returned, tuple) else (returned, None)
         if output.shape != grad_output.shape:
             raise ValueError(f"grad_output must have the shape of the output, {output.shape}, got {grad_output.shape}")
         if output.dtype != grad_output.dtype:
             raise TypeError(f"grad_output must have the dtype of the output, {output.dtype}, got {grad_output.dtype}")
+        results, upstream = [output], [grad_output]
+        if grad_lse is not None:
+            if lse.shape != grad_lse.shape:
+                raise ValueError(f"grad_lse must have the shape of lse, {lse.shape}, got {grad_lse.shape}")
+            results, upstream = [output, lse], [grad_output, grad_lse.to(lse.dtype)]
         try:
-            return torch.autograd.grad(output, tuple(leaves.values()), grad_output)
+            return torch.autograd.grad(results, tuple(leaves.values()), upstream)
         except RuntimeError as error:
             if str(error).startswith(REFUSALS):
                 # says "derivative for aten::… is not implemented"

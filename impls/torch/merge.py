@@ -13,10 +13,14 @@ def merge(outputs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torc
     Raises ValueError for what does not fit together (MERGE-15).
     """
     check_merge(outputs, lses)
-    lse = torch.logsumexp(lses, dim=0)
-    weights = torch.exp(lses - torch.where(torch.isneginf(lse), 0, lse))
-    parts = outputs.to(lses.dtype).masked_fill(torch.isneginf(lses)[..., None], 0)
-    return (weights[..., None] * parts).sum(dim=0).to(outputs.dtype), lse
+    empty = torch.isneginf(lses)
+    none = empty.all(dim=0)
+    # Where no part has a key, numbers in the place of −inf: log and exp have no derivative there, and NaN · 0 is NaN.
+    used = lses.masked_fill(none, 0)
+    lse = torch.logsumexp(used, dim=0)
+    weights = torch.exp(used - lse)
+    parts = outputs.to(lses.dtype).masked_fill(empty[..., None], 0)
+    return (weights[..., None] * parts).sum(dim=0).to(outputs.dtype), lse.masked_fill(none, -torch.inf)
 
 
 def context_parallel(outputs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

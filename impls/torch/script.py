@@ -13,7 +13,7 @@ from typing import Any
 from attention_conformance.impls.contract import Call
 from attention_conformance.impls.memory_layouts import GUARD
 from attention_conformance.impls.numpy.script import first_entries
-from attention_conformance.impls.operators import OPERATORS
+from attention_conformance.impls.operators import MERGE_GRAD, OPERATORS
 from attention_conformance.impls.script import (
     CARRIED,
     INDENT,
@@ -400,8 +400,10 @@ def differentiated(inner: Snippet, call: Call) -> Snippet:
         f"def gradients({', '.join(names)}):",
         f"    leaves = [a.detach().requires_grad_() for a in ({listed})]",
         f"    {listed} = leaves",
-        inner.call("output = ", depth=1),
-        "    return torch.autograd.grad(output, leaves, grad_output)",
+        inner.call("output, lse = " if call.operator == MERGE_GRAD.name else "output = ", depth=1),
+        "    return torch.autograd.grad((output, lse), leaves, (grad_output, grad_lse))"
+        if "grad_lse" in names
+        else "    return torch.autograd.grad(output, leaves, grad_output)",
     ]
     return replace(inner, function="gradients", arguments=names, definitions="\n".join(lines), after="")
 

@@ -21,6 +21,7 @@ WRONG = {
     "paged": "paged-next-page",
     "quantised": "quantised-value-scale-ignored",
     "merge": "parts-averaged",
+    "merge_grad": "merge-gradient-not-centered",
     "blocks": "blocks-one-row-longer",
     "trees": "tree-siblings",
     "latent": "latent-values-of-next-head",

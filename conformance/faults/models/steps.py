@@ -20,6 +20,7 @@ from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.faults.models.gradients import Backward
 from attention_conformance.conformance.faults.models.latent import Latent
 from attention_conformance.conformance.faults.models.merge import Merging
+from attention_conformance.conformance.faults.models.merge_gradients import MergeBackward
 from attention_conformance.conformance.faults.models.mha import Layer, Sublayer
 from attention_conformance.conformance.faults.models.mha_gradients import LayerBackward
 from attention_conformance.conformance.faults.models.paged import Paged
@@ -43,6 +44,7 @@ CORRECT: tuple[type[Model], ...] = (
     Paged,
     Packed,
     Merging,
+    MergeBackward,
     Latent,
 )
 
