@@ -74,14 +74,15 @@ def simpler(judged: Judged, case: AnyCase, dtype: str, judge: Judge, seconds: fl
         return judged, case
     end = time.monotonic() + seconds
     assert isinstance(case, Case)
-    held, written, best = arrays(case, dtype), dict[str, str](), (judged, case)
+    held, written = arrays(case, dtype), dict[str, str]()
+    best: tuple[Judged, AnyCase] = judged, case
     long = [name for name, array in held.items() if array.size >= MANY and array.dtype.kind != "i"]
     for name in sorted(long, key=lambda name: name in ("q", "k", "v")):  # what options need decides the rest
         for text in forms(held[name]):
             if time.monotonic() > end:
                 return judged, case
             array = _made(text, held[name])
-            one = _case(case, {**held, name: array}, {**written, name: text}, dtype)
+            one: AnyCase = _case(case, {**held, name: array}, {**written, name: text}, dtype)
             found = judge(one)
             if same(judged, case, found, one, dtype):
                 held, written, best = {**held, name: array}, {**written, name: text}, (found, one)
@@ -90,8 +91,8 @@ def simpler(judged: Judged, case: AnyCase, dtype: str, judge: Judge, seconds: fl
             return judged, case
     if not written:
         return judged, case
-    found, one = best
-    named = replace(one, name=case.name, store=CaseStore())
+    found, last = best
+    named: AnyCase = replace(last, name=case.name, store=CaseStore())
     return replace(found, result=replace(found.result, case=case.name)), named
 
 
@@ -152,7 +153,7 @@ def _case(case: Case, held: Mapping[str, np.ndarray], written: Mapping[str, str]
     """The case with other arrays, in a store of its own, as its name is the key there."""
     was = case.inputs(dtype)
     keywords = {name: held.get(name, value) for name, value in was.keywords.items()}
-    inputs = Inputs(*(held[name] for name in was.arrays), keywords)
+    inputs = Inputs(held["q"], held["k"], held["v"], keywords)
     kept: dict[str, Any] = {each.name: getattr(case, each.name) for each in fields(Case)}
     kept |= {"name": f"{case.name} {hash(tuple(written.items()))}", "store": CaseStore()}
     lines = {}
