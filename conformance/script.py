@@ -9,7 +9,8 @@ from attention_conformance.conformance.cases.fit import dtypes_for, fit
 from attention_conformance.conformance.ledger.load import Ledger
 from attention_conformance.conformance.repro.checks import wrong_elements
 from attention_conformance.conformance.repro.compose import text
-from attention_conformance.conformance.run_case import judge_case
+from attention_conformance.conformance.repro.simpler import simpler
+from attention_conformance.conformance.run_case import Judged, judge_case
 from attention_conformance.conformance.targets import DEVICES, Selection, Target, choose
 from attention_conformance.impls.contract import DTYPES, ImplementationError, InputError
 from attention_conformance.impls.loading import nearest
@@ -40,9 +41,14 @@ def run_script(impl: str, case: str, dtype: str | None, device: str) -> str | tu
         selection = choose([impl], [device], [dtype] if dtype else [], pool, probe=True)
         target = _target(impl, selection, chosen, dtype, device)
         dtype, chosen = target.dtype, fit(chosen, target.implementation.envelope)
-        judged = judge_case(
-            target, chosen, pool, selection.keywords[target.implementation.name], Ledger(), selection.versions, TIMEOUT
-        )
+        keywords = selection.keywords[target.implementation.name]
+
+        def judge(one: AnyCase) -> Judged:
+            return judge_case(target, one, pool, keywords, Ledger(), selection.versions, TIMEOUT)
+
+        judged = judge(chosen)
+        if chosen.fitted:
+            judged, chosen = simpler(judged, chosen, dtype, judge)
     finally:
         pool.close()
     result = judged.result
