@@ -6,6 +6,7 @@ or a loop that writes kernels.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import html
 import inspect
@@ -28,7 +29,7 @@ from attention_conformance.conformance.ledger.load import LEDGER, Ledger, read
 from attention_conformance.conformance.plugin import asked, chosen_cases
 from attention_conformance.conformance.results import parse
 from attention_conformance.conformance.results.file import Writer
-from attention_conformance.conformance.run.causes import Cause, Told, causes
+from attention_conformance.conformance.run.causes import Cause, Told, causes, to_read
 from attention_conformance.conformance.run.recorder import header, versions_of
 from attention_conformance.conformance.run.run_checks import Adapters, check_adapters, conclude, envelope_lines
 from attention_conformance.conformance.run_case import Judged, judge_case
@@ -388,18 +389,28 @@ class Suite:
         tuple[list[FailedCase], list[Told], list[Any]]
             Failures, explanations, and what the result file has of them.
         """
-        from attention_conformance.conformance.diagnosis.explain import explain  # runs that fail pay for it
+        # runs that fail pay for it
+        from attention_conformance.conformance.diagnosis.explain import Simplifier, explain
 
         lines, diagnoses = explain(judged, self.pool, self.selection.keywords, self.timeout)
+        simplifier = Simplifier(self.pool, self.selection.keywords, self.versions, self.timeout, diagnoses)
         adapter = adapter_lines(adapters.findings, judged)
-        failed, all_told = [], []
+        found = []
         for key in sorted(judged, key=lambda key: key[1].size):
             target, case = key
             result = judged[key].result
             if result.outcome is not Outcome.FAILED:
                 continue
-            told = [*([adapter[key]] if key in adapter else []), *lines.get(key, [])]
-            all_told.append(Told(result, tuple(told), case.size))
+            more = (*([adapter[key]] if key in adapter else []), *lines.get(key, []))
+            found.append((Told(result, more, case.size), key))
+        read = () if self.pool.in_process else to_read(found)  # called here, an exception would end the check
+        failed = []
+        for told, key in found:
+            target, case = key
+            result, written = told.result, (judged[key], case)
+            if key in read and _file_of(self.function):
+                with contextlib.suppress(NotImplementedError, ValueError):  # a call that cannot be written as a script
+                    written = simplifier(target, case, judged[key])
             failed.append(
                 FailedCase(
                     clause=result.broken or "",
@@ -408,12 +419,12 @@ class Suite:
                     device=result.device,
                     kind=result.failure.value if result.failure else "",
                     reason=result.reason,
-                    message=_rerun(all_told[-1].message, self.name, result),
-                    diagnosis=tuple(told),
-                    _script=functools.partial(_script, self.function, judged[key], target, case, self.versions),
+                    message=_rerun(told.message, self.name, result),
+                    diagnosis=told.lines,
+                    _script=functools.partial(_script, self.function, *written, target, self.versions),
                 )
             )
-        return failed, all_told, diagnoses
+        return failed, [told for told, _ in found], diagnoses
 
     def report(
         self, judged: Mapping[Key, Judged], require: Sequence[str], started: float, *, whole: bool = True
@@ -532,20 +543,25 @@ def _rerun(message: str, name: str, result: Result) -> str:
     return f"{head}{separator}   {call}" if separator else message
 
 
-def _script(function: Function, judged: Judged, target: Target, case: AnyCase, versions: Mapping[str, str]) -> str:
-    """The standalone script of a failure, "" for a function that no file has at its top level."""
-    from attention_conformance.conformance.repro import text, wrong_elements
-
-    name, file = getattr(function, "__qualname__", ""), None
+def _file_of(function: Function) -> Path | None:
+    """The file that has a function at its top level."""
     try:
         file = inspect.getsourcefile(function)
     except TypeError:
+        return None
+    named = getattr(function, "__qualname__", "").isidentifier()
+    return Path(file) if named and file is not None and Path(file).is_file() else None
+
+
+def _script(function: Function, judged: Judged, case: AnyCase, target: Target, versions: Mapping[str, str]) -> str:
+    """The standalone script of a failure, "" for a function that no file has at its top level."""
+    from attention_conformance.conformance.repro import text, wrong_elements
+
+    file = _file_of(function)
+    if file is None:
         return ""
-    if not name.isidentifier() or file is None or not Path(file).is_file():
-        return ""
-    implementation = replace(
-        target.implementation, target=f"{Path(file).resolve()}:{name}", folder=str(Path(file).parent)
-    )
+    place = f"{file.resolve()}:{function.__qualname__}"
+    implementation = replace(target.implementation, target=place, folder=str(file.parent))
     there = replace(target, implementation=implementation)
     try:
         return text(judged.result, there, case, wrong_elements(judged, case, target), versions)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 
 from attention_conformance.conformance.cases import AnyCase, asked_cases, every_case, kernel_cases, serving_cases
 from attention_conformance.conformance.cases.fit import dtypes_for, fit
+from attention_conformance.conformance.diagnosis.explain import Simplifier
 from attention_conformance.conformance.ledger.load import Ledger
 from attention_conformance.conformance.repro.checks import wrong_elements
 from attention_conformance.conformance.repro.compose import text
-from attention_conformance.conformance.repro.simpler import simpler
-from attention_conformance.conformance.run_case import Judged, judge_case
+from attention_conformance.conformance.run_case import judge_case
 from attention_conformance.conformance.targets import DEVICES, Selection, Target, choose
 from attention_conformance.impls.contract import DTYPES, ImplementationError, InputError
 from attention_conformance.impls.loading import nearest
@@ -41,14 +42,10 @@ def run_script(impl: str, case: str, dtype: str | None, device: str) -> str | tu
         selection = choose([impl], [device], [dtype] if dtype else [], pool, probe=True)
         target = _target(impl, selection, chosen, dtype, device)
         dtype, chosen = target.dtype, fit(chosen, target.implementation.envelope)
-        keywords = selection.keywords[target.implementation.name]
-
-        def judge(one: AnyCase) -> Judged:
-            return judge_case(target, one, pool, keywords, Ledger(), selection.versions, TIMEOUT)
-
-        judged = judge(chosen)
-        if chosen.fitted:
-            judged, chosen = simpler(judged, chosen, dtype, judge)
+        keywords, versions = selection.keywords[target.implementation.name], selection.versions
+        judged = judge_case(target, chosen, pool, keywords, Ledger(), versions, TIMEOUT)
+        with contextlib.suppress(NotImplementedError, ValueError):  # said below
+            judged, chosen = Simplifier(pool, selection.keywords, versions, TIMEOUT)(target, chosen, judged)
     finally:
         pool.close()
     result = judged.result

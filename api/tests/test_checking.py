@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -17,10 +18,24 @@ from attention_conformance import Report, check
 from attention_conformance.checking import suite
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.results.parse import read
+from attention_conformance.conformance.tests.tile_kernels import TILE_KERNELS
 from attention_conformance.impls.contract import ImplementationError
 from attention_conformance.impls.process import limits
 
 CASES = ["plain", "causal*", "scale*"]
+
+#: The kernels with mistakes, and one of them as a function at the top level of the file.
+TILE_FILE = f"""{TILE_KERNELS}
+
+def biased(q, k, v, *, bias=None):
+    return kernel("bias", q, k, v, bias=bias)
+
+
+biased.dtypes = ["float16"]
+biased.lengths = "multiple of 128"
+biased.head_widths = [64, 128]
+biased.equal_widths = True
+"""
 
 
 def attention(q: Any, k: Any, v: Any, *, is_causal: bool = False, scale: float | None = None) -> Any:
@@ -96,6 +111,18 @@ def test_a_failure_has_a_script(wrong: Report, tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(wrong.failures[0].script, encoding="utf-8")
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+
+
+def test_the_script_of_a_kernel_has_simpler_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shorter than the inputs of the case, fails by itself, and says that they are simplified."""
+    (tmp_path / "simplified_tile.py").write_text(TILE_FILE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    function = importlib.import_module("simplified_tile").biased
+    (failed,) = check(function, cases=["kernel-square-bias-1x1x1-q64-k64-d256-float32"]).failures
+    assert "with simpler numbers" in failed.script
+    (tmp_path / "script.py").write_text(failed.script, encoding="utf-8")
+    done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
 
 

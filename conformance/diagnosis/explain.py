@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ from attention_conformance.conformance.faults.trials import Failed
 from attention_conformance.conformance.judging.compare import compare
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome
+from attention_conformance.conformance.ledger.load import Ledger
 from attention_conformance.conformance.repro import write, wrong_elements
-from attention_conformance.conformance.run_case import Judged, ask, request
+from attention_conformance.conformance.repro.simpler import Fits, for_script
+from attention_conformance.conformance.run_case import Judged, ask, judge_case, request
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply, same_bits
 from attention_conformance.impls.contract import Profile
@@ -90,6 +92,65 @@ class Diagnosis:
         }
 
 
+@dataclass(frozen=True)
+class Simplifier:
+    """Simpler inputs for scripts of a run, from the same cause; the target is called again."""
+
+    pool: Pool
+    #: By implementation.
+    keywords: Mapping[str, frozenset[str]]
+    versions: Mapping[str, str]
+    timeout: float | None
+    #: What explains the failures, where that is known already; None to find out for each.
+    diagnoses: Sequence[Diagnosis] | None = None
+
+    def __call__(self, target: Target, case: AnyCase, judged: Judged) -> tuple[Judged, AnyCase]:
+        """A result and a case for a script: simpler ones, or those that are given.
+
+        Parameters
+        ----------
+        target
+            What failed.
+        case
+            On what.
+        judged
+            In which way.
+
+        Returns
+        -------
+        tuple of Judged and AnyCase
+            As ``repro.simpler.for_script`` has it, which raises for a call that cannot be written as a script.
+        """
+        name = target.implementation.name
+
+        def judge(one: AnyCase) -> Judged:
+            return judge_case(target, one, self.pool, self.keywords[name], Ledger(), self.versions, self.timeout)
+
+        return for_script(
+            judged, case, target, self.versions, judge, lambda: self._fits(Examined(target, case, judged))
+        )
+
+    def _fits(self, each: Examined) -> Fits | None:
+        """What explains a failure, asked about other ones of its target; None where nothing does."""
+        target, failed = each.target, _failed(each)
+        if failed is None:
+            return None
+        if self.diagnoses is None:
+            found = [e for e in diagnose([failed], [], pairs=False) if failed in e.fits]
+        else:
+            own = (target.implementation.name, target.device)
+            some = [e for d in self.diagnoses if (d.implementation, d.device) == own for e in d.explanations]
+            found = [e for e in some if any((f.case, f.dtype) == (each.case, target.dtype) for f in e.fits)]
+        if not found:
+            return None
+
+        def fits(case: AnyCase, judged: Judged) -> bool:
+            other = _failed(Examined(target, case, judged))
+            return other is not None and found[0].fit(other)
+
+        return fits
+
+
 def explain(
     judged: Mapping[tuple[Target, AnyCase], Judged],
     pool: Pool,
@@ -120,9 +181,16 @@ def explain(
 
 
 def scripts(
-    judged: Mapping[tuple[Target, AnyCase], Judged], versions: Mapping[str, str], folder: Path
+    judged: Mapping[tuple[Target, AnyCase], Judged],
+    versions: Mapping[str, str],
+    folder: Path,
+    simplifier: Simplifier,
+    read: Collection[tuple[Target, AnyCase]],
 ) -> dict[tuple[Target, AnyCase], str]:
-    """Write a standalone script for each failure, the smallest first; a line that says where, by target and case."""
+    """Write a standalone script for each failure, the smallest first; a line that says where, by target and case.
+
+    Those that are to be ``read``, one of each cause, get simpler inputs where they are long.
+    """
     written: dict[tuple[Target, AnyCase], str] = {}
     count: Counter[str] = Counter()
     for (target, case), one in sorted(judged.items(), key=lambda item: item[0][1].size):
@@ -133,9 +201,11 @@ def scripts(
         if count[name] > SCRIPTS:
             written[target, case] = f"Script:   run this case by itself (a run writes the {SCRIPTS} smallest)"
             continue
-        elements = wrong_elements(one, case, target)
         with contextlib.suppress(NotImplementedError, ValueError):  # a call that cannot be written as a script
-            written[target, case] = f"Script:   {write(result, target, case, elements, versions, folder)}"
+            shown, simple = simplifier(target, case, one) if (target, case) in read else (one, case)
+            elements = wrong_elements(shown, simple, target)
+            path = write(shown.result, target, simple, elements, versions, folder)
+            written[target, case] = f"Script:   {path}"
     return written
 
 

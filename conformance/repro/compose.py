@@ -26,7 +26,7 @@ from attention_conformance.conformance.judging.message import inputs_line
 from attention_conformance.conformance.judging.outcomes import IN_WORDS, Failure, Result
 from attention_conformance.conformance.repro.checks import Checked, Element, check
 from attention_conformance.conformance.repro.inline import CannotInline, Import, Inliner, import_lines, parsed_import
-from attention_conformance.conformance.repro.inputs import arrays, definitions, packed, statements
+from attention_conformance.conformance.repro.inputs import arrays, definitions, packed, simpler_forms, statements
 from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import heads_inside
@@ -75,10 +75,13 @@ def head(
     if clause is not None:
         lines.append(f"Clause:   {clause.id} · {clause.title}: {clause.sentence}")
     lines.append(f"Seen:     {result.reason}")
-    lines += [f"Input:    {case.why}", f"          {inputs_line(case, target.dtype)}"]
+    names = list(simpler_forms(case))
+    meant = f"The numbers of {', '.join(names)} are simplified. The case's own: {case.why}" if names else case.why
+    lines += [f"Input:    {meant}", f"          {inputs_line(case, target.dtype)}"]
     system = [f"Python {platform.python_version()}", f"{platform.system()} {platform.machine()}"]
     lines += [f"Versions: {', '.join([*(f'{name} {text}' for name, text in versions.items()), *system])}"]
-    lines.append(f"Case {case.name} of attention-conformance; {_exit(result.failure)}")
+    numbers = ", with simpler numbers" if names else ""
+    lines.append(f"Case {case.name} of attention-conformance{numbers}; {_exit(result.failure)}")
     return [commented for line in lines for commented in _comment(line)]
 
 

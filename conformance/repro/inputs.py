@@ -123,10 +123,16 @@ def arrays(case: AnyCase, dtype: str) -> dict[str, np.ndarray]:
     return {**inputs.arrays, **given}
 
 
+def simpler_forms(case: AnyCase) -> Mapping[str, str]:
+    """The assignments of a case whose inputs were simplified, by name; none of another one."""
+    forms: Mapping[str, str] = getattr(case, "written", {})
+    return forms
+
+
 def statements(case: AnyCase, dtype: str) -> Statements:
     """How a script makes the inputs of a case."""
     wanted = arrays(case, dtype)
-    forms: Mapping[str, str] = getattr(case, "written", {})  # of a case with simpler inputs
+    forms = simpler_forms(case)
     if forms:
         simple = Statements(tuple(forms.get(name) or _literal(name, array) for name, array in wanted.items()))
         if _equal(_run(simple), wanted):

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypeVar
 
 from attention_conformance.conformance.judging.message import with_lines
 from attention_conformance.conformance.judging.outcomes import Failure, Result
@@ -43,6 +44,9 @@ class Kind(IntEnum):
     ALIKE = 1  # failures that end in the same way
     EXPLAINED = 2
 
+
+#: What a failure is named by.
+K = TypeVar("K")
 
 #: What stands above the failures that have a line each.
 HEADS = {
@@ -228,6 +232,23 @@ def in_full(found: Sequence[Cause]) -> list[Cause]:
         if count[cause.name] <= MESSAGES:
             kept.append(cause)
     return kept
+
+
+def to_read(failures: Sequence[tuple[Told, K]]) -> list[K]:
+    """Names of the failures of a run whose script is the one to read, one of each cause that is told in full.
+
+    Parameters
+    ----------
+    failures
+        Each with its name.
+
+    Returns
+    -------
+    list
+        Some of the names.
+    """
+    first = {id(cause.first) for cause in in_full(causes(told for told, _ in failures))}
+    return [name for told, name in failures if id(told) in first]
 
 
 def ending(found: Sequence[Cause]) -> list[str]:

@@ -20,7 +20,7 @@ from attention_conformance.conformance.judging.message import FailureText
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.ledger.load import LEDGER, Ledger, check_records, read
 from attention_conformance.conformance.run import first_calls, invariance
-from attention_conformance.conformance.run.causes import Told
+from attention_conformance.conformance.run.causes import Told, to_read
 from attention_conformance.conformance.run.parallel import Parallel
 from attention_conformance.conformance.run.progress import EVERY, EVERY_TERMINAL, Progress
 from attention_conformance.conformance.run.run_checks import (
@@ -329,25 +329,22 @@ class Recorder:
                 result_file.rewrite(Path(self._config.getoption("conformance_json")), self._head, ordered, diagnoses)
 
     def _complete_messages(self) -> None:
-        from attention_conformance.conformance.diagnosis.explain import explain, scripts  # runs that fail pay for it
+        # runs that fail pay for it
+        from attention_conformance.conformance.diagnosis.explain import Simplifier, explain, scripts
 
         selection, pool = targets.selection(self._config), targets.pool(self._config)
         timeout = self._config.getoption("case_timeout")
         lines, self._diagnoses = explain(self._judged, pool, selection.keywords, timeout)
-        written = scripts(self._judged, selection.versions, Path(self._config.getoption("scripts")))
         adapter = adapter_lines(self._adapters.findings, self._judged)
-        more = {
-            key: [
-                *([adapter[key]] if key in adapter else []),
-                *lines.get(key, []),
-                *([written[key]] if key in written else []),
-            ]
-            for key in self._reports
-        }
-        for key, report in self._reports.items():
-            told = Told(self._judged[key].result, tuple(more[key]), key[1].size)
-            self._told[self._nodes[key]] = told
-            report.longrepr = FailureText(told.message)  # type: ignore[assignment]
+        said = {key: (*([adapter[key]] if key in adapter else []), *lines.get(key, [])) for key in self._reports}
+        told = [(Told(self._judged[key].result, some, key[1].size), key) for key, some in said.items()]
+        simplifier = Simplifier(pool, selection.keywords, selection.versions, timeout, self._diagnoses)
+        folder = Path(self._config.getoption("scripts"))
+        written = scripts(self._judged, selection.versions, folder, simplifier, to_read(told))
+        for (before, key), report in zip(told, self._reports.values(), strict=True):
+            whole = dataclasses.replace(before, lines=(*before.lines, *([written[key]] if key in written else [])))
+            self._told[self._nodes[key]] = whole
+            report.longrepr = FailureText(whole.message)  # type: ignore[assignment]
 
     def _beginning(self) -> dict[str, Any]:
         """What a worker sends with its first result."""

@@ -15,6 +15,7 @@ from attention_conformance.conformance.results import read
 from attention_conformance.conformance.run.causes import UNEXPLAINED
 from attention_conformance.conformance.tests.interrupts import interrupt, interruptible
 from attention_conformance.conformance.tests.test_plugin import plug_in, run
+from attention_conformance.conformance.tests.tile_kernels import TILE_KERNELS
 
 pytestmark = pytest.mark.slow(20)
 
@@ -107,6 +108,19 @@ def test_a_ci_job_shows_a_message_once(tmp_path: Path, monkeypatch: pytest.Monke
     printed = judged(tmp_path, "output = output + 0.37", "-rf")
     assert printed.count(": wrong by value") == UNEXPLAINED
     assert re.search(r"^FAILED .*-float32-plain\] - wrong by value, SDPA-1$", printed, re.MULTILINE), printed
+
+
+def test_the_script_of_a_cause_has_simpler_inputs(tmp_path: Path) -> None:
+    """Of a kernel of half precision: the one that is to be read, and no other one of the same cause."""
+    (tmp_path / "tile.py").write_text(TILE_KERNELS, encoding="utf-8")
+    done = run(
+        tmp_path, "--impl", "tile.py:bias", "--case", "kernel-square-bias-1x1x1-*-float32", "--scripts", "proofs"
+    )
+    texts = {path: path.read_text(encoding="utf-8") for path in (tmp_path / "proofs").glob("*.py")}
+    simple = [path for path, text in texts.items() if "with simpler numbers" in text]
+    assert len(texts) > 1
+    assert [f"proofs/{path.name}" for path in simple] == re.findall(r"^  Script:   (.*)$", done.stdout, re.MULTILINE)
+    assert subprocess.run([sys.executable, simple[0]], cwd=tmp_path, capture_output=True, check=False).returncode == 1
 
 
 def test_a_right_function_writes_no_script(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Kernels of half precision, widths 64 and 128 and tiles of 128, each with a mistake; ``WRONG = False`` mends them."""
+"""Kernels of half precision, widths 64 and 128 and tiles of 128, each with a mistake; ``WRONG = False`` mends them.
+
+``bias_zeros`` has two, of which only one shows on drawn numbers; ``MENDED = ("bias",)`` mends that one.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ TILE_KERNELS = """
 import numpy as np
 
 WRONG = True
+MENDED = ()
 TILE = 128
 
 
 def wrong(name, this):
-    return WRONG and name == this
+    return WRONG and name in this.split("_") and name not in MENDED
 
 
 def kernel(this, q, k, v, is_causal=False, scale=None, mask=None, bias=None, kv_lengths=None, softcap=None,
@@ -40,6 +44,8 @@ def kernel(this, q, k, v, is_causal=False, scale=None, mask=None, bias=None, kv_
     if wrong("scale", this):
         factor = 1 / np.sqrt(2 * d)
     s = q @ k.swapaxes(2, 3) * factor
+    if wrong("zeros", this):
+        seen &= s != 0
     if softcap is not None and not wrong("softcap", this):
         s = softcap * np.tanh(s / softcap)
     if bias is not None:
@@ -78,6 +84,7 @@ def declared(this):
 
 causal, scale, softcap, bias, heads = map(declared, ("causal", "scale", "softcap", "bias", "heads"))
 window, mask, lengths, rescale, empty, lse = map(declared, ("window", "mask", "lengths", "rescale", "empty", "lse"))
+bias_zeros = declared("bias_zeros")
 """
 
 #: The functions of the file, and a case that each fails: the smallest.
