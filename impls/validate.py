@@ -159,8 +159,19 @@ def check_packs(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) ->
 def check_pack_bias(bias: Any, q: Any, cu_seqlens_q: Any, max_seqlen_q: int | None, max_seqlen_k: int | None) -> None:
     """(VARLEN-16) Refuse a bias that is not (N or 1, Hq or 1, max_seqlen_q, max_seqlen_k) in the dtype of q; None fits.
 
-    A maximum that is None or 0 is not given, and not looked at.  Raises TypeError and ValueError as ``check_inputs``
-    does.
+    Parameters
+    ----------
+    bias
+        What is added to the scores, or None.
+    q, cu_seqlens_q
+        (Tq, Hq, D), and where each of N sequences begins, (N + 1,).
+    max_seqlen_q, max_seqlen_k
+        Lengths of the longest sequence; None or 0 is not given, and not looked at.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For another dtype, and for another shape.
     """
     if bias is None:
         return
@@ -384,7 +395,20 @@ LATENT_AXES = {
 
 
 def check_merge_gradients(outputs: Any, lses: Any, grad_output: Any, grad_lse: Any = None) -> None:
-    """(GRAD-42) Refuse gradients that are not (B, H, S, Dv) and (B, H, S).  Raises ValueError or TypeError."""
+    """(GRAD-42) Refuse gradients that are not (B, H, S, Dv) and (B, H, S).
+
+    Parameters
+    ----------
+    outputs, lses
+        (P, B, H, S, Dv) and (P, B, H, S), of P parts.
+    grad_output, grad_lse
+        The gradients of what is merged; of the lse None where it takes no part.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For another shape, and for a dtype of grad_output that is not that of outputs.
+    """
     check_merge(outputs, lses)
     if tuple(grad_output.shape) != tuple(outputs.shape[1:]):
         raise ValueError(f"grad_output must be {tuple(outputs.shape[1:])}, got {tuple(grad_output.shape)}")

@@ -17,7 +17,24 @@ def merge_gradients(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The gradients of outputs (P, B, H, S, Dv) and lses (P, B, H, S), given those of the output and the lse.
 
-    Raises ValueError or TypeError for what does not fit together (MERGE-15, GRAD-42).
+    Parameters
+    ----------
+    outputs, lses
+        (P, B, H, S, Dv) and (P, B, H, S): of each part what it gives and the log-sum-exp of its scores, −inf for none.
+    grad_output
+        (B, H, S, Dv), in the dtype of outputs.
+    grad_lse
+        (B, H, S), or None where the lse takes no part.
+
+    Returns
+    -------
+    tuple[numpy.ndarray, numpy.ndarray]
+        In the shapes and dtypes of outputs and lses.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For what does not fit together (MERGE-15, GRAD-42).
     """
     check_merge_gradients(outputs, lses, grad_output, grad_lse)
     work = working_dtype(outputs.dtype)
