@@ -102,15 +102,15 @@ def _values() -> Iterator[MergeGradientCase]:
     yield case("lse", "GRAD-37 GRAD-40", "The same with a gradient of lse, too.", lse=True, dtypes=ALL_DTYPES, stays="both gradients, in every dtype")
     yield case("lse-alone", "GRAD-37", "A gradient of lse, and zeros as that of the output (flash-attention 1817).", lse=True, edit=_no_grad_output, dtypes=("float32", *HALVES))
     yield case("lse-some-rows", "GRAD-37", "A gradient of lse in all rows, of the output in the first two: the others are not to be skipped.", lse=True, edit=_grad_output_of_two_rows)
-    yield case("equal-weights", "GRAD-37", "Equal log-sum-exps: two maxima in every row, and equal weights.", data=equal_weights, lse=True)
+    yield case("equal-weights", "GRAD-37", "Equal log-sum-exps: two maxima in every row, and equal weights.", data=equal_weights, lse=True, stays="equal weights")
     yield case("equal-outputs", "GRAD-37", "Equal outputs: no weight changes them, and log-sum-exps have gradients of zero but for grad_lse.", data=equal_outputs, lse=True, stays="a cancellation of all of the first term")
-    yield case("base", "GRAD-37", "Log-sum-exps 3 apart, with both gradients: other weights, and a factor ln 2, in base 2.", data=apart(3.0), lse=True, dtypes=("float32", *HALVES))
+    yield case("base", "GRAD-37", "Log-sum-exps 3 apart, with both gradients: other weights, and a factor ln 2, in base 2.", data=apart(3.0), lse=True, dtypes=("float32", *HALVES), stays="log-sum-exps in another base")
     yield case("signs", "GRAD-37", "Log-sum-exps of both signs around 0.", data=states(3.0, 0.0), lse=True, stays="log-sum-exps on both sides of 0")
     yield case("joined", "GRAD-37", "The halves of attention over 32 keys.", data=joined(16, 16), lse=True, dtypes=("float32", *HALVES), stays="what a merge is for")
 
 
 def _parts() -> Iterator[MergeGradientCase]:
-    yield case("three", "GRAD-37", "Three parts, with both gradients.", sizes(parts=3), lse=True, dtypes=("float32", *HALVES))
+    yield case("three", "GRAD-37", "Three parts, with both gradients.", sizes(parts=3), lse=True, dtypes=("float32", *HALVES), stays="the plainest call of more than two parts")
     yield case("parts-33", "GRAD-37", "33 parts.", sizes(1, 2, 3, 8, 33), data=states(0.5), stays="more parts than a warp has lanes")
     yield case("one", "GRAD-37", "One part: the gradients come back, and the output does not matter.", sizes(parts=1), lse=True, dtypes=("float32", *HALVES))
     yield case("order-ascending", "GRAD-37", "Seven parts, each with a larger log-sum-exp than those before it.", sizes(parts=7), data=ordered(1.5), lse=True, stays="a new maximum with each part")
@@ -118,10 +118,10 @@ def _parts() -> Iterator[MergeGradientCase]:
 
 def _empty() -> Iterator[MergeGradientCase]:
     yield case("empty-first", "GRAD-38", "The first part has no key.", data=without(slice(0, 1)), lse=True, dtypes=("float32", *HALVES))
-    yield case("empty-last", "GRAD-38", "The last of three parts has no key, without a gradient of lse.", sizes(parts=3), data=without(slice(-1, None)))
-    yield case("empty-some-rows", "GRAD-38", "In each part some rows have no key, as at the seam of a causal split.", sizes(s=9, parts=3), data=without_rows, lse=True, dtypes=("float32", *HALVES))
+    yield case("empty-last", "GRAD-38", "The last of three parts has no key, without a gradient of lse.", sizes(parts=3), data=without(slice(-1, None)), stays="no key in the last part, without a gradient of lse")
+    yield case("empty-some-rows", "GRAD-38", "In each part some rows have no key, as at the seam of a causal split.", sizes(s=9, parts=3), data=without_rows, lse=True, dtypes=("float32", *HALVES), stays="parts without a key in some rows")
     yield case("empty-junk", "GRAD-38", "A part without a key whose output holds 1e3: nobody looks at it.", data=without(slice(0, 1), 1e3), lse=True, dtypes=("float32", *HALVES))
-    yield case("empty-junk-last", "GRAD-38", "The same with the last of three parts.", sizes(parts=3), data=without(slice(-1, None), 1e3))
+    yield case("empty-junk-last", "GRAD-38", "The same with the last of three parts.", sizes(parts=3), data=without(slice(-1, None), 1e3), stays="junk in the last part")
     yield case("empty-all-row", "GRAD-38", "Rows that are fully masked in every part, beside rows that have keys (pytorch 31829).", data=without(slice(None), rows=slice(1, 3)), lse=True, dtypes=("float32", *HALVES))
     yield case("empty-all", "GRAD-38", "No row has a key in any part: zeros (jax 6811).", data=without(slice(None)), lse=True, zeros=True, dtypes=("float32", *HALVES))
     yield case("empty-all-output", "GRAD-38", "The same in some rows, with a gradient of the output alone.", data=without(slice(None), rows=slice(1, 3)))
@@ -142,21 +142,21 @@ def _range() -> Iterator[MergeGradientCase]:
 
 
 def _form() -> Iterator[MergeGradientCase]:
-    yield case("shapes", "GRAD-36", "Every length and width another one, and no multiple of anything.", sizes(3, 2, 5, 12), lse=True)
-    yield case("heads-as-rows", "GRAD-36", "As many heads as rows: arrays read as (S, H) fit and are wrong.", sizes(2, 4, 4), lse=True, dtypes=("float32", *HALVES))
+    yield case("shapes", "GRAD-36", "Every length and width another one, and no multiple of anything.", sizes(3, 2, 5, 12), lse=True, stays="sizes that differ from each other")
+    yield case("heads-as-rows", "GRAD-36", "As many heads as rows: arrays read as (S, H) fit and are wrong.", sizes(2, 4, 4), lse=True, dtypes=("float32", *HALVES), stays="as many heads as rows")
     yield case("one-head", "GRAD-36", "One row of one head of one sequence, one column.", sizes(1, 1, 1, 1), lse=True, stays="every size is one")
-    yield case("width-256", "GRAD-40 GRAD-36", "Eight heads of width 256: a sum of 256 products.", sizes(1, 8, 17, 256), lse=True, dtypes=("float32", *HALVES))
+    yield case("width-256", "GRAD-40 GRAD-36", "Eight heads of width 256: a sum of 256 products.", sizes(1, 8, 17, 256), lse=True, dtypes=("float32", *HALVES), stays="the largest width of heads")
     yield case("width-1024", "GRAD-40", "1,024 products of one sign: their sum stalls at 256 in bfloat16, and is rounded to whole numbers in float16.", sizes(1, 2, 2, 1024), data=_of_one_sign, edit=_positive, dtypes=("float32", *HALVES))
     yield case("width-512-three", "GRAD-40", "512 of three parts, with a gradient of lse.", sizes(1, 2, 2, 512, 3), data=_of_one_sign, edit=_positive, lse=True, dtypes=("float32", *HALVES))
     yield case("decoding", "GRAD-40", "One row of 32 heads in eight splits.", sizes(2, 32, 1, 128, 8), dtypes=("float32", *HALVES), stays="a size of kernels")
     yield case("accuracy-lse", "GRAD-40", "Log-sum-exps around 300.", data=states(1.0, 300.0), lse=True, dtypes=ALL_DTYPES)
     yield case("dtype", "GRAD-36", "Gradients of outputs have their dtype, those of log-sum-exps are in float32 or wider.", sizes(parts=3), lse=True, dtypes=ALL_DTYPES, stays="every dtype")
-    yield case("unchanged", "GRAD-13", "All inputs are the same after the call.", sizes(parts=3), lse=True)
+    yield case("unchanged", "GRAD-13", "All inputs are the same after the call.", sizes(parts=3), lse=True, stays="inputs that are not written to")
     yield case("repeat", "GRAD-14", "Five equal calls.", sizes(parts=3), lse=True, repeats=5, stays="equal calls")
     for memory in ("inner", "sliced"):
         yield case(f"memory-{memory}", "SDPA-30", f"All inputs {memory} in memory.", sizes(parts=3), lse=True, memory=memory, stays="one memory layout in use")
     yield case("no-rows", "GRAD-36", "No rows.", sizes(s=0), lse=True, zeros=True, stays="an empty axis")
-    yield case("invalid-parts", "MERGE-15", "Log-sum-exps of two parts for outputs of three.", sizes(parts=3), edit=lambda x: replace(x, lses=x.lses[:2]), invalid=True)
+    yield case("invalid-parts", "MERGE-15", "Log-sum-exps of two parts for outputs of three.", sizes(parts=3), edit=lambda x: replace(x, lses=x.lses[:2]), invalid=True, stays="parts that do not fit")
     yield case("invalid-grad-output", "GRAD-42", "grad_output has a row less than the output.", edit=lambda x: replace(x, grad_output=x.grad_output[:, :, :-1]), invalid=True, needs="Sq > 1")
     yield case("invalid-grad-output-heads", "GRAD-42", "grad_output of one head for two, which would be broadcast.", edit=lambda x: replace(x, grad_output=x.grad_output[:, :1]), invalid=True, needs="Hq > 1")
     yield case("invalid-grad-lse", "GRAD-42", "grad_lse of one head for two, which would be broadcast.", lse=True, edit=_one_head_of_grad_lse, invalid=True, needs="Hq > 1")

@@ -95,8 +95,8 @@ def _options() -> Iterator[PagedCase]:
 
 
 def _new() -> Iterator[PagedCase]:
-    yield case("new", "PAGED-11", "The new keys of a mixed batch; their slots hold old ones.", is_causal=True, k_new=_new_rows("d"), v_new=_new_rows("dv"), dtypes=("float32", *HALVES))
-    yield case("new-decode", "PAGED-11", "One new key each; one begins a page.", DECODE, k_new=_new_rows("d"), v_new=_new_rows("dv"))
+    yield case("new", "PAGED-11", "The new keys of a mixed batch; their slots hold old ones.", is_causal=True, k_new=_new_rows("d"), v_new=_new_rows("dv"), dtypes=("float32", *HALVES), stays="new keys without shared pages")
+    yield case("new-decode", "PAGED-11", "One new key each; one begins a page.", DECODE, k_new=_new_rows("d"), v_new=_new_rows("dv"), stays="new keys of decoding without shared pages")
     yield case("new-window", "PAGED-11 PAGED-8", "New keys, two keys to the left.", k_new=_new_rows("d"), v_new=_new_rows("dv"), is_causal=True, window=(2, None), return_lse=True)
 
 
@@ -106,8 +106,8 @@ def _shared_new() -> Iterator[PagedCase]:
     yield case("shared-new", "PAGED-19 PAGED-11", "One page that all share, and new keys in the pages of each, causal.", branched, is_causal=True, dtypes=("float32", *HALVES), **new)
     yield case("shared-new-plain", "PAGED-19 PAGED-11", "The same without a mask, with an lse.", branched, return_lse=True, **new)
     yield case("shared-new-decode", "PAGED-19 PAGED-11", "One new key each behind a shared page; the last one begins a page.", replace(DECODE, k_lengths=(10, 8, 5), shared=1), is_causal=True, return_lse=True, dtypes=("float32", *HALVES), **new)
-    yield case("shared-new-decode-two", "PAGED-19 PAGED-11", "One new key each behind two shared pages.", replace(DECODE, k_lengths=(11, 14, 9), shared=2), is_causal=True, **new)
-    yield case("shared-new-grouped", "PAGED-19 PAGED-8", "Six query heads over two key heads.", replace(branched, hq=6), is_causal=True, **new)
+    yield case("shared-new-decode-two", "PAGED-19 PAGED-11", "One new key each behind two shared pages.", replace(DECODE, k_lengths=(11, 14, 9), shared=2), is_causal=True, **new, stays="decoding behind shared pages")
+    yield case("shared-new-grouped", "PAGED-19 PAGED-8", "Six query heads over two key heads.", replace(branched, hq=6), is_causal=True, **new, stays="grouped heads behind shared pages")
     yield case("shared-new-grouped-one", "PAGED-19 PAGED-8", "Four query heads over one, one new key each.", replace(DECODE, q_lengths=(1, 1), k_lengths=(7, 6), hq=4, hkv=1, shared=1), is_causal=True, **new)
 
 

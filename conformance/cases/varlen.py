@@ -59,7 +59,7 @@ def _positions() -> Iterator[PackedCase]:
     yield case("causal-one-query", "VARLEN-3", "Causal with one query each: every key is allowed.", ONE, is_causal=True, dtypes=("float32", *HALVES), stays="a step of decoding")
     yield case("causal-top-left", "VARLEN-3", "causal_offset = 0, given: the first query sees the first key alone.", CROSS, is_causal=True, causal_offset=0)
     yield case("causal-offsets", "VARLEN-3", "An offset for each sequence.", CROSS, is_causal=True, causal_offset=_offsets(4, 6, 1, 3))
-    yield case("window", "VARLEN-5 VARLEN-3", "Two keys to the left of the diagonal, one to the right, which ends with the last key.", CROSS, window=(2, 1), dtypes=("float32", *HALVES))
+    yield case("window", "VARLEN-5 VARLEN-3", "Two keys to the left of the diagonal, one to the right, which ends with the last key.", CROSS, window=(2, 1), dtypes=("float32", *HALVES), stays="a window without a bias")
     yield case("window-causal", "VARLEN-5 VARLEN-3", "Causal with three keys to the left, over both orders of lengths.", BOTH, is_causal=True, window=(3, None), return_lse=True, stays="both sides of a window, with fully masked rows")
     yield case("window-one-query", "VARLEN-5 VARLEN-3", "One query each and three keys to the left.", ONE, is_causal=True, window=(3, None))
 
@@ -79,8 +79,8 @@ def _empty() -> Iterator[PackedCase]:
 
 def _options() -> Iterator[PackedCase]:
     yield case("scale", "VARLEN-5", "scale = 0.7.", CROSS, scale=0.7, stays="a scale and nothing else")
-    yield case("softcap", "VARLEN-5", "softcap = 3, on scores of tens.", CROSS, data=_large_scores, softcap=3.0)
-    yield case("softcap-causal", "VARLEN-5 VARLEN-3", "softcap = 3, causal, with a scale.", BOTH, data=_large_scores, softcap=3.0, scale=0.5, is_causal=True)
+    yield case("softcap", "VARLEN-5", "softcap = 3, on scores of tens.", CROSS, data=_large_scores, softcap=3.0, stays="a softcap without a bias")
+    yield case("softcap-causal", "VARLEN-5 VARLEN-3", "softcap = 3, causal, with a scale.", BOTH, data=_large_scores, softcap=3.0, scale=0.5, is_causal=True, stays="a softcap with causal order, without a bias")
     yield case("sinks", "VARLEN-5", "A sink per head.", CROSS, sinks=_sinks, return_lse=True)
     yield case("grouped", "VARLEN-5 VARLEN-2", "Six query heads over two key heads.", replace(CROSS, hq=6), dtypes=("float32", *HALVES), stays="grouped heads in half precision")
     yield case("grouped-one", "VARLEN-5 VARLEN-3", "Four query heads over one key head, one query each, causal.", replace(ONE, hq=4, hkv=1), is_causal=True)
@@ -105,7 +105,7 @@ def _biases() -> Iterator[PackedCase]:
     yield biased("grouped-causal", "Four query heads over one, causal.", replace(BOTH, hq=4, hkv=1), is_causal=True)
     yield biased("grouped-self", "Six over two over equal lengths, causal.", replace(SELF, hq=6), is_causal=True, stays="the grouped heads of packed training")
     yield biased("grouped-self-one", "Four over one over equal lengths.", replace(SELF, hq=4, hkv=1), stays="the grouped heads of packed training")
-    yield biased("scale", "scale = 0.25, which the bias is not multiplied with.", scale=0.25)
+    yield biased("scale", "scale = 0.25, which the bias is not multiplied with.", scale=0.25, stays="a scale beside a bias")
     yield biased("softcap", "softcap = 3: the bias comes behind it.", clauses="VARLEN-16 VARLEN-5", data=_large_scores, softcap=3.0)
     yield biased("softcap-causal", "softcap = 3, causal.", BOTH, clauses="VARLEN-16 VARLEN-5", data=_large_scores, softcap=3.0, is_causal=True)
     yield biased("softcap-self", "softcap = 3 over equal lengths, causal.", SELF, clauses="VARLEN-16 VARLEN-5", data=_large_scores, softcap=3.0, is_causal=True, stays="the softcap of packed training")
@@ -116,7 +116,7 @@ def _biases() -> Iterator[PackedCase]:
     yield biased("minus-inf-rows-causal", "Rows that bias and diagonal leave no key together.", bias=_minus_inf(keep_first=False), is_causal=True, return_lse=True)
     yield biased("minus-inf-rows-self", "Rows of −inf under a causal mask over equal lengths.", SELF, bias=_minus_inf(keep_first=False), is_causal=True, return_lse=True, stays="a mask of packed training as a bias")
     yield biased("empty", "Empty sequences of both kinds, which have a place in the bias.", HOLES, clauses="VARLEN-16 VARLEN-4", is_causal=True, return_lse=True)
-    yield biased("maxima", "Maxima of 16 and 24 over lengths of up to 10: the strides of the bias are theirs.", clauses="VARLEN-16 VARLEN-6", max_seqlen_q=16, max_seqlen_k=24, bias=_bias_of(16, 24))
+    yield biased("maxima", "Maxima of 16 and 24 over lengths of up to 10: the strides of the bias are theirs.", clauses="VARLEN-16 VARLEN-6", max_seqlen_q=16, max_seqlen_k=24, bias=_bias_of(16, 24), stays="maxima beyond all lengths, beside a bias")
     yield biased("behind-nan", "NaN behind the rows and keys of each sequence.", clauses="VARLEN-16 VARLEN-13", edit=_poison_bias, stays="what is not added cannot reach")
     yield biased("tiles", "Lengths around 16, 32, 64 and 128, causal.", EDGES, clauses="VARLEN-16 VARLEN-9", is_causal=True, dtypes=("float32", *HALVES), stays="several tiles of a sequence")
 

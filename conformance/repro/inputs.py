@@ -430,7 +430,7 @@ def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Stat
     before = case.before_edit(dtype).arrays
     tables = {name: array for name, array in before.items() if array.dtype.kind == "i"}
     drawn = ", ".join(name for name in inputs.arrays if name != "grad_output" and name not in tables)
-    shape, usual = _shape(case.shape)
+    shape, usual = _shape(case.shape, has_bias="bias" in case.options)
     order = "" if all(array.flags.c_contiguous for array in inputs.arrays.values()) else ', order="C"'  # of a view
     lines = [
         *shape,
@@ -481,12 +481,13 @@ def _shape_of_output(case: AnyCase) -> tuple[int, ...]:
     return (s.b, s.hq, s.sq, s.dv)
 
 
-def _shape(shape: Any) -> tuple[list[str], Callable[..., Any]]:
+def _shape(shape: Any, has_bias: bool) -> tuple[list[str], Callable[..., Any]]:
     """The statements that define ``s`` with all that makers of data ask of a shape, and the data without a maker."""
     if isinstance(shape, PackedShape):
         sizes = [f"{name}={value!r}" for name, value in asdict(shape).items()]
         if isinstance(shape, PagedShape):
             return [applied("SimpleNamespace", [*sizes, f"pages={shape.pages}"], before="s = ")], over_pages
+        sizes += [f"{name}={getattr(shape, name)!r}" for name in ("b", "sq", "sk", "scores") if has_bias]
         return [applied("SimpleNamespace", sizes, before="s = ")], across
     if not isinstance(shape, (Shape, LayerShape, LatentShape)):
         raise NoRecipe(f"no recipe for a {type(shape).__name__}")

@@ -72,7 +72,7 @@ def test_the_reference_is_what_loops_over_keys_give(name: str) -> None:
 
 
 @pytest.mark.parametrize("page", [1, 2, 3])
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each["name"])
+@pytest.mark.parametrize("example", [each for each in EXAMPLES if "bias" not in each], ids=lambda each: each["name"])
 def test_examples_by_hand_over_pages(example: Any, page: int) -> None:
     """The packed examples with their keys in pages in no order give what was computed by hand."""
     q, k, v, cu_q, cu_k = given(example)

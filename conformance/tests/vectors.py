@@ -24,7 +24,7 @@ from attention_conformance.impls.select import select
 from attention_conformance.impls.tests import fakes
 
 #: Of each operator one that passes every case.
-_NAMES = "eager layer sublayer gradients layer-gradients varlen varlen-gradients paged merge latent"
+_NAMES = "eager layer sublayer gradients layer-gradients varlen varlen-gradients paged merge merge-gradients latent"
 RIGHT = {i.operator: i for i in select([f"numpy-{name}" for name in _NAMES.split()])}
 
 
