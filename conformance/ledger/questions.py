@@ -111,6 +111,7 @@ QUESTIONS = (
     Question("causal with more queries than keys", "varlen-causal-more-queries", "bottom right"),
     Question("keys behind the last sequence", "varlen-behind", "no part"),
     Question("NaN in another sequence", "varlen-nan-neighbour", "kept out"),
+    Question("gaps between the elements of packs", "varlen-memory-sliced", "ok"),
     Question("numbers in unused slots", "paged-slots", "no part"),
     Question("NaN in unused slots", "paged-slots-nan", "kept out"),
     Question("−1 behind the pages of a table", "paged-padding", "no part"),
