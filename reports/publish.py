@@ -1,11 +1,10 @@
 """``attention-conformance publish``: the published results, compressed, and what is made of them, in one step.
 
-A run's result files are kept as ``NAME.zst``, and of each what a reader can use.  Samples of the bench are a
-thousandth exact, where an interval that is called narrow has two hundredths, and those of one process run are sorted,
-as one batch: their order within it is in no figure.  What is computed, as an error's share of its bound, has six
-digits.  Results are kept by column.  Results have no
-seconds, and those of the base run no messages, as no page shows them.  Page, summary and badges are made from what is
-kept, so that without files the command regenerates them.
+A run's result files are kept as ``NAME.zst``, and of each what a reader can use.  Samples of the bench are half a
+thousandth exact, where an interval that is called narrow has two hundredths, and those of one batch are sorted: their
+order within it is in no figure.  What is computed, as an error's share of its bound, has six digits.  Results are kept
+by column, without seconds, and those of the base run without messages, as no page shows them.  Page, summary and badges
+are made from what is kept, so that without files the command regenerates them.
 """
 
 from __future__ import annotations
@@ -158,14 +157,13 @@ def _result(line: dict[str, Any], is_base: bool) -> dict[str, Any]:
 
 
 def _bench(document: dict[str, Any]) -> dict[str, Any]:
-    """A bench file, or a kill matrix, with shorter numbers; the samples of a process run are one batch, sorted."""
+    """A bench file, or a kill matrix, with shorter numbers; the samples of a batch are sorted."""
     short: dict[str, Any] = _rounded(document, _computed)
     for record in short.get("benchmarks", ()):
         sizes, data = record["extra_info"].get("process_runs"), iter(record["stats"].get("data", ()))
         if sizes:
-            runs = [sorted(islice(data, sum(run))) for run in sizes]
-            record["stats"]["data"] = [seconds for run in runs for seconds in run]
-            record["extra_info"]["process_runs"] = [[len(run)] for run in runs]
+            batches = (sorted(islice(data, size)) for run in sizes for size in run)
+            record["stats"]["data"] = [seconds for batch in batches for seconds in batch]
     return short
 
 
@@ -183,9 +181,9 @@ def _computed(value: float) -> float:
 
 
 def _sample(value: float) -> float:
-    """The number of at most four digits that is no further away than a thousandth, of as few as there are."""
+    """The number of at most four digits that is no further away than half a thousandth, of as few as there are."""
     if not value:
         return value
     unit = 10.0 ** int(f"{value:.3e}".partition("e")[2])
-    step = next(step for step, below in ((2e-3, 2.5), (5e-3, 5.0), (1e-2, math.inf)) if abs(value) / unit < below)
+    step = next(step for step, below in ((1e-3, 2.0), (2e-3, 5.0), (5e-3, math.inf)) if abs(value) / unit < below)
     return float(f"{round(value / unit / step) * step * unit:.4g}")

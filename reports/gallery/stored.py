@@ -62,7 +62,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def record(work: Path, name: str) -> Record | None:
-    """What a folder says of an entry; None for nothing.
+    """The record of an entry in a folder; None where there is none.
 
     Parameters
     ----------
