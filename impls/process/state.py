@@ -56,7 +56,7 @@ def moved(before: Any, after: Any) -> str:
     Returns
     -------
     str
-        What a message says of it.
+        The words of a message for it.
     """
     return "moved on or seeded"
 

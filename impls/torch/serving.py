@@ -16,7 +16,7 @@ from torch.nn.attention.experimental._paged_attention import PagedAttention
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from attention_conformance.impls.torch.varlen import Window, diagonals, places
+from attention_conformance.impls.torch.varlen import Window, diagonals, in_order, places, side_by_side
 from attention_conformance.impls.validate import check_packs, check_pages
 
 
@@ -36,13 +36,10 @@ def nested(
     ``enable_gqa`` is not for them, as its documentation says, and ``is_causal`` has a backend on CUDA alone.
     """
     check_packs(q, k, v, cu_seqlens_q, cu_seqlens_k)
-    packs = ((q, cu_seqlens_q), (k, cu_seqlens_k), (v, cu_seqlens_k))
-    of_keys: dict[int, Tensor] = {}  # keys and values need one and the same offsets
+    of_queries, of_keys = cu_seqlens_q.long(), cu_seqlens_k.long()  # keys and values need the very same offsets
     queries, keys, values = (
-        torch.nested.nested_tensor_from_jagged(
-            array[: int(ends[-1])], of_keys.setdefault(id(ends), ends.long())
-        ).transpose(1, 2)
-        for array, ends in packs
+        torch.nested.nested_tensor_from_jagged(array[: int(ends[-1])], ends).transpose(1, 2)
+        for array, ends in ((q, of_queries), (k, of_keys), (v, of_keys))
     )
     output = scaled_dot_product_attention(queries, keys, values, scale=scale)
     packed: Tensor = output.transpose(1, 2).values()
@@ -79,21 +76,11 @@ def paged(
 
     of_row, place = places(cu_seqlens_q, int(cu_seqlens_q[-1]))
     longest = max(int(cu_seqlens_q.diff().max()), 1)
-    rows = q.new_zeros(batch, longest, *q.shape[1:])
-    rows[of_row, place] = q[: len(of_row)]
     ends = torch.nn.functional.pad(kv_lengths.cumsum(0), (1, 0))
     offsets = diagonals(cu_seqlens_q, ends, causal_offset)
-    left, right = window or (None, None)
 
     def mask_mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        allowed = j < kv_lengths[b]
-        if is_causal:
-            allowed = allowed & (j <= i + offsets[b])
-        if left is not None:
-            allowed = allowed & (j >= i + offsets[b] - left)
-        if right is not None:
-            allowed = allowed & (j <= i + offsets[b] + right)
-        return allowed
+        return in_order(j < kv_lengths[b], j, i + offsets[b], is_causal, window)
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return score if softcap is None else softcap * torch.tanh(score / softcap)
@@ -101,7 +88,7 @@ def paged(
     keys, values = (cache.flatten(0, 1).transpose(0, 1)[None] for cache in (k_cache, v_cache))
     by_place = create_block_mask(mask_mod, batch, None, longest, columns * size, device, (128, size))
     output, aux = flex_attention(
-        rows.transpose(1, 2),
+        side_by_side(q, of_row, place, batch, longest),
         keys,
         values,
         score_mod=None if softcap is None else pages.get_score_mod(score_mod, kv_lengths),

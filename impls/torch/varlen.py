@@ -33,6 +33,25 @@ def diagonals(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, causal_offset: int | T
     return torch.as_tensor(causal_offset, device=cu_seqlens_q.device).expand(len(cu_seqlens_q) - 1)
 
 
+def in_order(allowed: Tensor, keys: Tensor, diagonal: Tensor, is_causal: bool, window: Window) -> Tensor:
+    """What is allowed without what causal order and window forbid; places of keys, and of the diagonal in each row."""
+    left, right = window or (None, None)
+    if is_causal:
+        allowed = allowed & (keys <= diagonal)
+    if left is not None:
+        allowed = allowed & (keys >= diagonal - left)
+    if right is not None:
+        allowed = allowed & (keys <= diagonal + right)
+    return allowed
+
+
+def side_by_side(array: Tensor, sequence: Tensor, place: Tensor, batch: int, size: int) -> Tensor:
+    """A pack as a batch (N, heads, longest, width), padded with zeros."""
+    rows = array.new_zeros(batch, size, *array.shape[1:])
+    rows[sequence, place] = array[: len(sequence)]
+    return rows.transpose(1, 2)
+
+
 def padded(
     q: Tensor,
     k: Tensor,
@@ -54,24 +73,13 @@ def padded(
     lengths = [boundaries.diff() for boundaries in (cu_seqlens_q, cu_seqlens_k)]
     (of_row, i), (of_key, j) = (places(cu, int(cu[-1])) for cu in (cu_seqlens_q, cu_seqlens_k))
     sizes = [int(each.max()) for each in lengths]
-
-    def side_by_side(array: Tensor, sequence: Tensor, place: Tensor, size: int) -> Tensor:
-        batch = array.new_zeros(len(lengths[0]), size, *array.shape[1:])
-        batch[sequence, place] = array[: len(sequence)]
-        return batch.transpose(1, 2)
-
-    rows_in = side_by_side(q, of_row, i, sizes[0])
-    keys_in, values_in = (side_by_side(array, of_key, j, sizes[1]) for array in (k, v))
+    batch = len(lengths[0])
+    rows_in = side_by_side(q, of_row, i, batch, sizes[0])
+    keys_in, values_in = (side_by_side(array, of_key, j, batch, sizes[1]) for array in (k, v))
     rows, keys = (torch.arange(size, device=q.device) for size in sizes)
     diagonal = rows[:, None] + diagonals(cu_seqlens_q, cu_seqlens_k, causal_offset)[:, None, None]
-    mask = (keys < lengths[1][:, None, None]).expand(-1, sizes[0], -1)
-    left, right = window or (None, None)
-    if is_causal:
-        mask = mask & (keys <= diagonal)
-    if left is not None:
-        mask = mask & (keys >= diagonal - left)
-    if right is not None:
-        mask = mask & (keys <= diagonal + right)
+    there = (keys < lengths[1][:, None, None]).expand(-1, sizes[0], -1)
+    mask = in_order(there, keys, diagonal, is_causal, window)
     grouped = q.shape[1] != k.shape[1]
     added = mask[:, None]
     if bias is not None:
@@ -102,18 +110,10 @@ def flex(
     check_pack_bias(bias, q, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
     (of_row, place), (of_key, position) = places(cu_seqlens_q, len(q)), places(cu_seqlens_k, len(k))
     offsets = diagonals(cu_seqlens_q, cu_seqlens_k, causal_offset)
-    left, right = window or (None, None)
 
     def mask_mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        allowed = of_row[i] == of_key[j]
         diagonal = place[i] + offsets[of_row[i]]
-        if is_causal:
-            allowed = allowed & (position[j] <= diagonal)
-        if left is not None:
-            allowed = allowed & (position[j] >= diagonal - left)
-        if right is not None:
-            allowed = allowed & (position[j] <= diagonal + right)
-        return allowed
+        return in_order(of_row[i] == of_key[j], position[j], diagonal, is_causal, window)
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         score = score if softcap is None else softcap * torch.tanh(score / softcap)
