@@ -133,8 +133,6 @@ class PlanRecord(msgspec.Struct, frozen=True):
     threads: Count
     seed: int
     cache: str
-    #: Of files that do not say it.
-    least_batches: Count = 5
 
 
 class Sample(msgspec.Struct, frozen=True):
