@@ -11,7 +11,7 @@ import pytest
 
 from attention_conformance.bench.sampling.cold_cache import MEANING
 from attention_conformance.bench.timing.plan import LEAST_EACH, Plan
-from attention_conformance.bench.workloads.presets import BATCHES, PRESETS, SECONDS, select
+from attention_conformance.bench.workloads.presets import PRESETS, PROCESS_RUNS, SECONDS, select
 from attention_conformance.bench.workloads.workload import Workload, WorkloadError
 from attention_conformance.impls.process.threads import usable_cores
 
@@ -65,9 +65,10 @@ def add(add: Callable[..., Any]) -> None:
     add(
         "--process-runs",
         type=int,
-        default=plan.process_runs,
+        default=None,
         metavar="N",
-        help="times at which each cell is measured, each in fresh processes (default: %(default)s)",
+        help="times at which each cell is measured, each in fresh processes (default: by the preset,"
+        f" {PROCESS_RUNS['']} without one)",
     )
     add("--visits", metavar="N", help=argparse.SUPPRESS)  # its new name is said
     add(
@@ -117,13 +118,13 @@ def plan(config: pytest.Config) -> Plan:
     seconds = config.getoption("bench_seconds", None)
     if seconds is None:
         seconds = SECONDS[config.getoption("preset", "")]
-    process_runs = config.getoption("process_runs", Plan.process_runs)
+    process_runs = config.getoption("process_runs", None)
+    process_runs = PROCESS_RUNS[config.getoption("preset", "")] if process_runs is None else process_runs
     least_calls = LEAST_EACH * process_runs
     made = Plan(
         seconds=seconds,
         limit=LIMIT * least_calls * seconds,
         process_runs=process_runs,
-        least_batches=BATCHES.get(config.getoption("preset", ""), Plan.least_batches),
         least_calls=least_calls,
         noise=config.getoption("noise", Plan.noise),
         threads=config.getoption("threads", usable_cores()),

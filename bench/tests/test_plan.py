@@ -87,10 +87,3 @@ def test_one_disturbed_batch_of_a_slow_cell_does_not_decide_its_interval() -> No
     even, disturbed = [[0.5]] * batches, [*[[0.5]] * (batches - 1), [1.0]]
     assert statistics.median([disturbed, even, even]).spread < 0.01
     assert statistics.median([disturbed[-2:], even[-2:], even[-2:]]).spread > 0.5
-
-
-def test_fewer_batches_are_enough_where_the_plan_says_so() -> None:
-    """Of four the last one follows the third."""
-    plan = Plan(seconds=0.01, process_runs=1, least_batches=4)
-    assert plan.stopped([], UNEVEN[:2]) == ""
-    assert plan.stopped([], UNEVEN[:3]) == TIME

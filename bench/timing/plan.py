@@ -35,11 +35,7 @@ class Plan:
     seconds: float = 0.6
     #: The spread of the interval of the median that is enough.
     noise: float = 0.02
-    #: Two runs of the bench differ by what process runs differ by, so five short ones show a comparison more than three
-    #: long ones.
     process_runs: int = 5
-    #: Batches of a process run at least.
-    least_batches: int = LEAST_BATCHES
     #: Length of a batch: long against waking a process (50 µs), short against the drift of a machine (seconds).
     batch_seconds: float = 0.02
     #: Least and most calls of a cell, over all process runs: three in each, as the median of three is that of a quiet
@@ -57,8 +53,8 @@ class Plan:
 
     @property
     def round_seconds(self) -> float:
-        """Length of a batch, shorter where the seconds of a process run would not give ``least_batches``."""
-        return min(self.batch_seconds, self.seconds / self.process_runs / self.least_batches)
+        """Length of a batch, shorter where the seconds of a process run would not give LEAST_BATCHES."""
+        return min(self.batch_seconds, self.seconds / self.process_runs / LEAST_BATCHES)
 
     def lead_seconds(self, call_seconds: float, first: bool = False) -> float | None:
         """Seconds that a batch's calls go on before they are samples, of which each takes this long; None for no call.
@@ -99,8 +95,8 @@ class Plan:
 
     @property
     def batch_calls(self) -> int:
-        """Most calls of a batch, so that ``least_batches`` in every process run are within ``most_calls``."""
-        return max(2, self.most_calls // self.process_runs // self.least_batches)
+        """Most calls of a batch, so that LEAST_BATCHES in every process run are within ``most_calls``."""
+        return max(2, self.most_calls // self.process_runs // LEAST_BATCHES)
 
     def stopped(self, earlier: statistics.ProcessRuns, batches: Sequence[Sequence[float]]) -> str:
         """Reason why a process run with these batches is enough, "" while it is not, after ``earlier`` process runs.
@@ -128,8 +124,8 @@ class Plan:
         seconds = sum(sum(batch) for process_run in (*earlier, batches) for batch in process_run)
         if not batches or sum(map(len, batches)) + 1 < math.ceil(self.least_calls / self.process_runs):
             return ""
-        least = self.least_batches - 1 if len(batches[0]) > 1 else 1  # a call longer than a batch: no more than need be
-        if len(batches) >= self.least_batches and statistics.median(compared).spread <= self.noise:
+        least = LEAST_BATCHES - 1 if len(batches[0]) > 1 else 1  # a call longer than a batch: no more than need be
+        if len(batches) >= LEAST_BATCHES and statistics.median(compared).spread <= self.noise:
             return NOISE
         if seconds >= self.seconds * done / self.process_runs and len(batches) >= least:
             return TIME

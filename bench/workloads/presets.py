@@ -225,9 +225,9 @@ PRESETS = {
 #: Seconds that a cell of a preset may take unless ``--bench-seconds`` says it; without a preset those of "".
 SECONDS = {"": 0.6, "quick": 0.2, "standard": 1.5, "full": 3.0}
 
-#: Batches of a process run at least, where not the plan's.  Four are what the checks of cheats need, and all that a
-#: short run has time for.
-BATCHES = {"quick": 4}
+#: Process runs of a cell, unless ``--process-runs`` says it: five show a comparison half as much again as three; of a
+#: short run most of the time goes into opening them.
+PROCESS_RUNS = {"": 5, "quick": 3, "standard": 5, "full": 5}
 
 #: What a pattern is matched against, by the names that it is matched by.
 KNOWN: dict[str, Workload] = {
