@@ -16,7 +16,7 @@ from torch.nn.attention.experimental._paged_attention import PagedAttention
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from attention_conformance.impls.torch.varlen import Window, diagonals, in_order, places, side_by_side
+from attention_conformance.impls.torch.varlen import Window, diagonals, order, places, side_by_side
 from attention_conformance.impls.validate import check_packs, check_pages
 
 
@@ -77,10 +77,10 @@ def paged(
     of_row, place = places(cu_seqlens_q, int(cu_seqlens_q[-1]))
     longest = max(int(cu_seqlens_q.diff().max()), 1)
     ends = torch.nn.functional.pad(kv_lengths.cumsum(0), (1, 0))
-    offsets = diagonals(cu_seqlens_q, ends, causal_offset)
+    offsets, in_order = diagonals(cu_seqlens_q, ends, causal_offset), order(is_causal, window)
 
     def mask_mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return in_order(j < kv_lengths[b], j, i + offsets[b], is_causal, window)
+        return in_order(j < kv_lengths[b], j, i + offsets[b])
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return score if softcap is None else softcap * torch.tanh(score / softcap)

@@ -7,6 +7,7 @@ CUDA alone, and is plugged in by its own signature (impls.packed).  Fully masked
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,16 +34,20 @@ def diagonals(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, causal_offset: int | T
     return torch.as_tensor(causal_offset, device=cu_seqlens_q.device).expand(len(cu_seqlens_q) - 1)
 
 
-def in_order(allowed: Tensor, keys: Tensor, diagonal: Tensor, is_causal: bool, window: Window) -> Tensor:
-    """What is allowed without what causal order and window forbid; places of keys, and of the diagonal in each row."""
+def order(is_causal: bool, window: Window) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """What causal order and window leave of what is allowed, by the places of keys and of each row's diagonal."""
     left, right = window or (None, None)
-    if is_causal:
-        allowed = allowed & (keys <= diagonal)
-    if left is not None:
-        allowed = allowed & (keys >= diagonal - left)
-    if right is not None:
-        allowed = allowed & (keys <= diagonal + right)
-    return allowed
+
+    def left_over(allowed: Tensor, keys: Tensor, diagonal: Tensor) -> Tensor:
+        if is_causal:
+            allowed = allowed & (keys <= diagonal)
+        if left is not None:
+            allowed = allowed & (keys >= diagonal - left)
+        if right is not None:
+            allowed = allowed & (keys <= diagonal + right)
+        return allowed
+
+    return left_over
 
 
 def side_by_side(array: Tensor, sequence: Tensor, place: Tensor, batch: int, size: int) -> Tensor:
@@ -79,7 +84,7 @@ def padded(
     rows, keys = (torch.arange(size, device=q.device) for size in sizes)
     diagonal = rows[:, None] + diagonals(cu_seqlens_q, cu_seqlens_k, causal_offset)[:, None, None]
     there = (keys < lengths[1][:, None, None]).expand(-1, sizes[0], -1)
-    mask = in_order(there, keys, diagonal, is_causal, window)
+    mask = order(is_causal, window)(there, keys, diagonal)
     grouped = q.shape[1] != k.shape[1]
     added = mask[:, None]
     if bias is not None:
@@ -109,11 +114,11 @@ def flex(
     check_packs(q, k, v, cu_seqlens_q, cu_seqlens_k)
     check_pack_bias(bias, q, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
     (of_row, place), (of_key, position) = places(cu_seqlens_q, len(q)), places(cu_seqlens_k, len(k))
-    offsets = diagonals(cu_seqlens_q, cu_seqlens_k, causal_offset)
+    offsets, in_order = diagonals(cu_seqlens_q, cu_seqlens_k, causal_offset), order(is_causal, window)
 
     def mask_mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         diagonal = place[i] + offsets[of_row[i]]
-        return in_order(of_row[i] == of_key[j], position[j], diagonal, is_causal, window)
+        return in_order(of_row[i] == of_key[j], position[j], diagonal)
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         score = score if softcap is None else softcap * torch.tanh(score / softcap)
