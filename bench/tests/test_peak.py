@@ -140,11 +140,11 @@ def test_a_call_that_hangs_is_given_up(gauge: Gauge) -> None:
 
 
 def test_the_kernels_of_torch_differ_as_they_are_known_to(gauge: Gauge) -> None:
-    """At S = 1024 the composition holds more than two arrays of scores, the flash kernel a tenth of one at most."""
+    """At S = 2048 the composition holds more than two arrays of scores, the flash kernel a tenth of one at most."""
     pytest.importorskip("torch")
-    workload, square = parse("prefill-b1h8d64s1024"), 4 * 8 * 1024**2
-    assert measured(gauge, builtin()["torch-sdpa-math"], workload) > 2 * square
-    assert measured(gauge, builtin()["torch-sdpa-flash"], workload) < square / 10
+    workload, square = parse("prefill-b1h8d64s2048"), 4 * 8 * 2048**2
+    assert measured(gauge, builtin()["torch-sdpa-math"], workload) > 2 * square - resolution()
+    assert measured(gauge, builtin()["torch-sdpa-flash"], workload) < square / 10 + resolution()
 
 
 def test_a_compiled_program_takes_what_its_compiler_planned(gauge: Gauge) -> None:
