@@ -10,30 +10,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "attention_conformance"
 ROOMS = ("api", "impls", "conformance", "bench", "reports")
 
-#: Functions that are still short of a section, by module.  A function leaves this list when its docstring is whole.
-SHORT: set[str] = {
-    "bench.workloads.presets.select",
-    "conformance.cases.all_cases",
-    "conformance.cases.asked_cases",
-    "conformance.cases.data.drawn",
-    "conformance.cases.data.normal",
-    "conformance.cases.data.pointing",
-    "conformance.cases.every_case",
-    "conformance.cases.given.given",
-    "conformance.cases.kernels.telling",
-    "conformance.cases.kernels.within",
-    "conformance.cases.parts.forms",
-    "conformance.cases.parts.odd_rows",
-    "conformance.cases.parts.part_of",
-    "conformance.cases.parts.query_heads",
-    "conformance.cases.parts.sample",
-    "conformance.cases.parts.sample_heads",
-    "conformance.diagnosis.explain.explain",
-    "conformance.faults.paths.coverage.write",
-    "conformance.repro.checks.wrong_elements",
-    "conformance.repro.compose.text",
-}
-
 
 def room_of(module: str) -> str:
     """The room of a module that is named from its room on."""
@@ -105,7 +81,7 @@ def test_functions_that_a_room_offers_have_their_sections() -> None:
     """A reader of another room is told shapes, units and errors where the function is."""
     files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py") if "tests" not in path.parts]
     names = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files}
-    assert set(short({name: path.read_text(encoding="utf-8") for path, name in names.items()})) == SHORT
+    assert short({name: path.read_text(encoding="utf-8") for path, name in names.items()}) == {}
 
 
 def test_a_function_without_its_sections_is_found() -> None:

@@ -239,8 +239,22 @@ KNOWN: dict[str, Workload] = {
 def select(patterns: Sequence[str] = (), preset: str = "") -> tuple[Workload, ...]:
     """Workloads by names, glob patterns and a preset, all of them; DEFAULT if there are none.  Shortest first.
 
-    A name need not be a known one, it only has to follow the grammar; a pattern is matched against KNOWN.
-    Raises WorkloadError for a name that does not, for a pattern that matches nothing and for an unknown preset.
+    Parameters
+    ----------
+    patterns
+        Names, which need not be known and only have to follow the grammar, and globs, which are matched against KNOWN.
+    preset
+        A key of PRESETS; "" for none.
+
+    Returns
+    -------
+    tuple[Workload, ...]
+        Each once, by family and then by length.
+
+    Raises
+    ------
+    WorkloadError
+        For a name against the grammar, a glob that matches nothing, and an unknown preset.
     """
     chosen: list[Workload] = []
     if preset:

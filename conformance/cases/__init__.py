@@ -66,13 +66,25 @@ _GROUPS = (shapes, scores, masks, positions, softmax, sinks, by_head, decode, bl
 
 @functools.cache
 def all_cases() -> dict[str, Case]:
-    """Every case of sdpa by its name, in the order of the spec's clauses.  Raises ValueError if a name stands twice."""
+    """Every case of sdpa by its name, in the order of the spec's clauses.
+
+    Returns
+    -------
+    dict[str, Case]
+        By name; a name that stands twice is a ValueError.
+    """
     return _by_name(each for group in _GROUPS for each in group.cases())
 
 
 @functools.cache
 def every_case() -> dict[str, AnyCase]:
-    """Every case of every operator by its name, sdpa's first.  Raises ValueError if a name stands twice."""
+    """Every case of every operator by its name, sdpa's first.
+
+    Returns
+    -------
+    dict[str, AnyCase]
+        By name; a name that stands twice is a ValueError.
+    """
     others = (mha, sublayer, gradient, mha_gradient, varlen, varlen_gradient, paged, merge, merge_gradient, latent)
     return _by_name([*all_cases().values(), *(each for group in others for each in group.cases())])
 
@@ -96,7 +108,13 @@ def case_named(name: str) -> AnyCase:
 
 @functools.cache
 def asked_cases() -> dict[str, AnyCase]:
-    """Every case that a run asks without being told to, by name."""
+    """Every case that a run asks without being told to, by name.
+
+    Returns
+    -------
+    dict[str, AnyCase]
+        Those of the clauses, then kernel-sized ones, those of one shape, and the serving forms at such sizes.
+    """
     return every_case() | asked_kernel_cases() | one_shape_cases() | asked_serving_cases()
 
 

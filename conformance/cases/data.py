@@ -32,7 +32,18 @@ Maker = Callable[[Rng, Shape, np.dtype], np.ndarray]
 
 
 def normal(spread: float) -> Data:
-    """Independent normal numbers; ``spread`` is the standard deviation of q and k, v has 1."""
+    """Independent normal numbers.
+
+    Parameters
+    ----------
+    spread
+        Standard deviation of q and k; that of v is 1.
+
+    Returns
+    -------
+    Data
+        Makes q (B, Hq, Sq, D), k (B, Hkv, Sk, D) and v (B, Hkv, Sk, Dv) in float64 of a generator and a shape.
+    """
 
     def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         q = spread * rng.standard_normal((s.b, s.hq, s.sq, s.d))
@@ -66,6 +77,16 @@ def pointing(data: Data) -> Data:
     To each query are added two keys of its head, so that their scores are about 6 over the others: one at a place
     where implementations go wrong (the first and the last key, the diagonal and its neighbours, the edges of tiles), one
     anywhere.  Where a key is dropped that should count, or counts that should not, the rows that point at it tell.
+
+    Parameters
+    ----------
+    data
+        What q, k and v are made by first.
+
+    Returns
+    -------
+    Data
+        The same k and v, and the queries with the two keys added.
     """
 
     def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -124,8 +145,21 @@ def shifted(offset: float, spread: float = 1.0, level: float = 0.0) -> Data:
 def drawn(spread: float = 1.0, offset: float = 0.0, outlier: float = 1.0, values: float = 1.0) -> Data:
     """What random problems are made of, every option of it at once.
 
-    Normal q and k of standard deviation ``spread`` and v of ``values``; one key ``outlier`` times as long, as trained
-    models have them; and all q · k / √D moved by about ``offset``, through a first coordinate that is nearly constant.
+    Parameters
+    ----------
+    spread
+        Standard deviation of q and k, which are normal.
+    offset
+        By how much all q · k / √D are moved, about, through a first coordinate that is nearly constant.
+    outlier
+        How many times as long one key of each head is, as trained models have them.
+    values
+        Standard deviation of v.
+
+    Returns
+    -------
+    Data
+        Makes q (B, Hq, Sq, D), k (B, Hkv, Sk, D) and v (B, Hkv, Sk, Dv) in float64 of a generator and a shape.
     """
 
     def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

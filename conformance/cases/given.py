@@ -341,7 +341,28 @@ def _of_whole(case: GivenRows | GivenLatent, comparison: Any) -> Any:
 
 
 def given(kind: type[_Given], inputs: Any, clause: str, shape: Any, dtype: str, **rest: Any) -> Any:
-    """A case of inputs that are there already; its name is its own, and what is computed of it goes with it."""
+    """A case of inputs that are there already; its name is its own, and what is computed of it goes with it.
+
+    Parameters
+    ----------
+    kind
+        The operator's class of such cases.
+    inputs
+        Inputs of that operator, whose keywords that are not None become the case's options.
+    clause
+        What its results are judged by.
+    shape
+        Of the inputs, as the operator describes shapes.
+    dtype
+        Of the inputs, by name.
+    rest
+        What the class has besides.
+
+    Returns
+    -------
+    Any
+        A case of ``kind`` in one dtype, with a store of its own.
+    """
     name = f"given-{next(_numbers)}"
     options = {n: value for n, value in inputs.keywords.items() if value is not None}
     return kind(

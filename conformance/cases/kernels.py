@@ -132,6 +132,18 @@ def telling(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
     The first key of every third row's edges is the last key.  A peak is moved by the row, the head and the batch, so
     that every head has others, and one row alone has three.
+
+    Parameters
+    ----------
+    rng
+        A seeded generator.
+    s
+        The shape; without keys or width q, k and v are merely normal.
+
+    Returns
+    -------
+    tuple[np.ndarray, np.ndarray, np.ndarray]
+        q (B, Hq, Sq, D), k (B, Hkv, Sk, D) and v (B, Hkv, Sk, Dv) in float64.
     """
     q = rng.standard_normal((s.b, s.hq, s.sq, s.d)) / 2
     k = rng.standard_normal((s.b, s.hkv, s.sk, s.d))
@@ -473,6 +485,11 @@ def within(seed: int = 0, **allowed: tuple[Any, ...]) -> Iterator[Case]:
     allowed
         By part of a row (``sq``, ``sk``, ``width``, ``group``, ``hkv``, ``b``, ``option``, ``dtype``, ``lse``), the
         values that the envelope has; other parts keep theirs.
+
+    Yields
+    ------
+    Case
+        Those of the restricted covering designs, then those by hand that lie inside.
     """
     for name, block in BLOCKS.items():
         for row in design(restricted(block.factors, **allowed), seed).rows:

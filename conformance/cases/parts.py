@@ -13,7 +13,22 @@ ALL = slice(None)
 
 
 def sample(length: int, count: int, seed: int) -> np.ndarray:
-    """Sorted indices: all of them if there are few, else the first, the last and random ones between."""
+    """Sorted indices: all of them if there are few, else the first, the last and random ones between.
+
+    Parameters
+    ----------
+    length
+        How many there are.
+    count
+        How many are taken, at least two where there are more than ``count``.
+    seed
+        Of the choice.
+
+    Returns
+    -------
+    np.ndarray
+        ``min(length, count)`` different indices below ``length``.
+    """
     if length <= count:
         return np.arange(length)
     between = np.random.default_rng(seed).choice(np.arange(1, length - 1), count - 2, replace=False)
@@ -21,14 +36,42 @@ def sample(length: int, count: int, seed: int) -> np.ndarray:
 
 
 def sample_heads(heads: int, count: int, seed: int) -> np.ndarray:
-    """Sorted head indices: the first and the last, and random ones between; of one alone the first or the last."""
+    """Sorted head indices: the first and the last, and random ones between; of one alone the first or the last.
+
+    Parameters
+    ----------
+    heads
+        How many there are.
+    count
+        How many are taken.
+    seed
+        Of the choice; of one head alone an even seed takes the first.
+
+    Returns
+    -------
+    np.ndarray
+        ``min(heads, count)`` different indices below ``heads``.
+    """
     if count == 1:
         return np.array([0 if seed % 2 == 0 else heads - 1])
     return sample(heads, count, seed)
 
 
 def query_heads(heads: np.ndarray, group: int) -> np.ndarray:
-    """The query heads of some key heads, ``group`` each."""
+    """The query heads of some key heads.
+
+    Parameters
+    ----------
+    heads
+        Indices of key heads.
+    group
+        Query heads of each.
+
+    Returns
+    -------
+    np.ndarray
+        ``group`` indices for each key head, in its order.
+    """
     return (heads[:, None] * group + np.arange(group)).ravel()
 
 
@@ -41,6 +84,11 @@ def part_of(name: str, value: Any, batches: Any = ALL, heads: Any = ALL, queries
         A keyword of sdpa and its value; what is no array is the same for all.
     batches, heads, queries
         Indices or slices of batches, key heads and query heads.
+
+    Returns
+    -------
+    Any
+        A view or copy of the chosen part, with as many axes as the whole; the value itself where it has none of these.
     """
     if not isinstance(value, np.ndarray):
         return value
@@ -63,7 +111,15 @@ def part_of(name: str, value: Any, batches: Any = ALL, heads: Any = ALL, queries
 def odd_rows(output: np.ndarray) -> list[tuple[int, int, int]]:
     """Rows (batch, head, row) that a look at a whole output (B, H, S, D) finds.
 
-    They are the first that is not finite, the smallest, which is one of zeros where there is one, and the largest.
+    Parameters
+    ----------
+    output
+        Of one call, (B, H, S, D) in any dtype.
+
+    Returns
+    -------
+    list[tuple[int, int, int]]
+        The first that is not finite, the smallest, which is one of zeros where there is one, and the largest; sorted.
     """
     size = np.empty(output.shape[:3])
     with np.errstate(all="ignore"):
@@ -74,5 +130,16 @@ def odd_rows(output: np.ndarray) -> list[tuple[int, int, int]]:
 
 
 def forms(shapes: Mapping[str, tuple[int, ...]]) -> SimpleNamespace:
-    """Results of these shapes by name, as attributes that take no memory: what a whole answer's form is held against."""
+    """Results of these shapes by name, as attributes that take no memory: what a whole answer's form is held against.
+
+    Parameters
+    ----------
+    shapes
+        Of each result.
+
+    Returns
+    -------
+    SimpleNamespace
+        Zeros in float64, broadcast from one number.
+    """
     return SimpleNamespace(**{name: np.broadcast_to(np.float64(0), shape) for name, shape in shapes.items()})

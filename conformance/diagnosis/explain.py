@@ -157,7 +157,24 @@ def explain(
     keywords: Mapping[str, frozenset[str]],
     timeout: float | None,
 ) -> tuple[dict[tuple[Target, AnyCase], list[str]], list[Diagnosis]]:
-    """More lines for the message of each failure, by target and case, and what explains each implementation."""
+    """More lines for the message of each failure, by target and case, and what explains each implementation.
+
+    Parameters
+    ----------
+    judged
+        Every result of a run, passed ones too: an explanation has to agree with them.
+    pool
+        Where failed cases are called again, at other sizes and alone.
+    keywords
+        That each implementation accepts, by its name.
+    timeout
+        Seconds of a call; None for no limit.
+
+    Returns
+    -------
+    tuple[dict[tuple[Target, AnyCase], list[str]], list[Diagnosis]]
+        Lines of the failures that have some, and a diagnosis of each implementation and device that failed.
+    """
     groups: dict[tuple[str, str], list[Examined]] = defaultdict(list)
     for (target, case), one in judged.items():
         groups[target.implementation.name, target.device].append(Examined(target, case, one))

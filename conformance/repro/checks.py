@@ -59,7 +59,22 @@ def worst_elements(
 
 
 def wrong_elements(judged: Judged, case: AnyCase, target: Target) -> tuple[Element, ...]:
-    """The worst elements of a result that failed by value, worst first; () for every other one."""
+    """The worst elements of a result that failed by value.
+
+    Parameters
+    ----------
+    judged
+        A result with its reply.
+    case
+        What was asked.
+    target
+        What answered.
+
+    Returns
+    -------
+    tuple[Element, ...]
+        Worst first; () for every other result.
+    """
     if judged.result.failure is not Failure.VALUE or judged.reply is None:
         return ()
     return worst_elements(judged.reply, case, target.dtype, target.implementation.profile(target.dtype))

@@ -269,10 +269,21 @@ def text(
 
     Parameters
     ----------
+    result
+        The failure.
+    target
+        What was called.
+    case
+        What was asked.
     elements
         The wrong elements of a result that fails by value, and () for every other failure.
     versions
         Of packages by name; those that the script uses are named at its head.
+
+    Returns
+    -------
+    str
+        Python, which exits with 1 where the mistake is still there.
 
     Raises
     ------

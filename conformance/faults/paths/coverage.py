@@ -250,6 +250,17 @@ def _paths(calls: list[Call]) -> str:
 
 
 def write(page: Path = PAGE) -> str:
-    """Write the page; returns where it is."""
+    """Write the page.
+
+    Parameters
+    ----------
+    page
+        Where it goes.
+
+    Returns
+    -------
+    str
+        Its path.
+    """
     page.write_text(text(), encoding="utf-8")
     return str(page)
