@@ -1,7 +1,8 @@
 """Models exported from torch functions by ``torch.onnx.export``, kept on disk, and run by ONNX Runtime.
 
-A second run of the suite does not export them again.  A model depends on the packages that made it and on the code
-that it was made from; both are part of its key, so a stale one is never found.  The folder is
+A second run of the suite does not export them again, nor try what could not be exported: the exporter takes longer to
+fail than to succeed.  A model depends on the packages that made it and on the code that it was made from; both are part
+of its key, so a stale one is never found.  The folder is
 ``attention-conformance/onnx`` under the user's cache directory; the environment variable ATTENTION_CONFORMANCE_CACHE
 names another place, and "" turns it off.
 """
@@ -13,9 +14,11 @@ import contextlib
 import functools
 import hashlib
 import importlib.metadata
+import json
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +58,31 @@ OPEN = {
 #: Such an export takes five times as long as one for fixed lengths, and other calls have an export to themselves.
 SHARED_KEYWORDS, SHARED_WIDTHS = {"is_causal", "mask"}, (8, 16)
 
-#: Names of what was exported by this process, in order (what came from disk is not among it).
+#: Names of what this process exported or tried to, in order (what came from disk is not among it).
 exports: list[str] = []
+
+#: Errors that say something of the machine and not of the model, by class and by text; the next run tries again.
+PASSING, PASSING_TEXT = (MemoryError, OSError), "can't allocate memory"
+
+
+@dataclass(frozen=True)
+class NotExported:
+    """An export that raised: type and text of the exception, and whether it says that the call is unsupported."""
+
+    type: str
+    text: str
+    unsupported: bool
+
+    @classmethod
+    def of(cls, error: Exception) -> NotExported:
+        """What is kept of an exception."""
+        return cls(type(error).__name__, str(error), isinstance(error, NotImplementedError))
+
+    def error(self) -> Exception:
+        """An exception that says the same."""
+        error: Exception = type(self.type, (NotImplementedError if self.unsupported else Exception,), {})(self.text)
+        error.add_note("Raised by torch.onnx.export; its type and text are kept with the exported models.")
+        return error
 
 
 def cache_key(*parts: object) -> str:
@@ -64,28 +90,33 @@ def cache_key(*parts: object) -> str:
     return hashlib.sha256(repr((_surroundings(), parts)).encode()).hexdigest()[:32]
 
 
-def cached(name: str) -> bytes | None:
-    """The model of this name, or None."""
+def cached(name: str) -> bytes | NotExported | None:
+    """The model of this name, what its export raised, or None."""
     place = cache.folder("onnx")
     if place is None:
         return None
-    try:
+    with contextlib.suppress(OSError):
         return (place / f"{name}.onnx").read_bytes()
-    except OSError:
-        return None
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return NotExported(**json.loads((place / f"{name}.json").read_text(encoding="utf-8")))
+    return None
 
 
-def keep(name: str, model: bytes) -> None:
-    """Keep a model, in one step so that no reader sees half of it.  A folder that cannot be written is no error."""
+def keep(name: str, found: bytes | NotExported) -> None:
+    """Keep a model or a failure, in one step so that no reader sees half of it.
+
+    A folder that cannot be written is no error.
+    """
     place = cache.folder("onnx")
     if place is None:
         return
+    ending, content = ("onnx", found) if isinstance(found, bytes) else ("json", json.dumps(vars(found)).encode())
     with contextlib.suppress(OSError):
         place.mkdir(parents=True, exist_ok=True)
         descriptor, path = tempfile.mkstemp(dir=place)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(model)
-        os.replace(path, place / f"{name}.onnx")
+            file.write(content)
+        os.replace(path, place / f"{name}.{ending}")
 
 
 @functools.cache
@@ -190,19 +221,37 @@ def fits(inputs: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> bool:
     return True
 
 
-@functools.cache
 def _model(
     function: Function, opset: int, dtype: str, options: tuple[tuple[str, Any], ...], shapes: Shapes, dynamic: bool
 ) -> bytes:
-    """The serialised model, from disk or by an export."""
+    """The serialised model.  Raises what its export raised."""
+    found = _exported(function, opset, dtype, options, shapes, dynamic)
+    if isinstance(found, NotExported):
+        raise found.error()
+    return found
+
+
+@functools.cache
+def _exported(
+    function: Function, opset: int, dtype: str, options: tuple[tuple[str, Any], ...], shapes: Shapes, dynamic: bool
+) -> bytes | NotExported:
+    """The serialised model or its failure, from disk or by an export, which itself raises the first time."""
     name = f"{function.__module__}:{function.__qualname__}"
     key = cache_key(name, opset, dtype, options, shapes, dynamic)
     found = cached(key)
-    if found is None:
-        from attention_conformance.impls.onnx.exporting import export
+    if found is not None:
+        return found
+    from attention_conformance.impls.onnx.exporting import export
 
-        axes = {array: OPEN[array] for array, _ in shapes} if dynamic else None
+    axes = {array: OPEN[array] for array, _ in shapes} if dynamic else None
+    exports.append(name)
+    try:
         found = export(function, opset, dtype, dict(options), shapes, axes)
-        exports.append(name)
-        keep(key, found)
+    except PASSING:
+        raise
+    except Exception as error:
+        if PASSING_TEXT in str(error):
+            raise
+        found = NotExported.of(error)
+    keep(key, found)
     return found

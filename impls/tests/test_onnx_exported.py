@@ -18,7 +18,7 @@ pytest.importorskip("onnxruntime")
 import numpy as np
 
 from attention_conformance.impls import calls
-from attention_conformance.impls.calls import Request, call
+from attention_conformance.impls.calls import Reply, Request, call
 from attention_conformance.impls.onnx import IMPLEMENTATIONS, exported
 from attention_conformance.impls.process.pool import Worker
 from attention_conformance.impls.tests.within import assert_within
@@ -38,7 +38,7 @@ def _own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a new process does not know: which calls are prepared, and their models."""
     monkeypatch.setattr(calls, "_PREPARED", {})
-    monkeypatch.setattr(exported, "_model", functools.cache(exported._model.__wrapped__))
+    monkeypatch.setattr(exported, "_exported", functools.cache(exported._exported.__wrapped__))
 
 
 def agrees(name: str, sizes: tuple[int, int, int, int, int], **keywords: Any) -> None:
@@ -120,7 +120,7 @@ def test_function_that_takes_some_lengths_only_is_not_exported_with_open_ones() 
 
 
 def test_function_that_takes_some_lengths_only_is_exported_for_each() -> None:
-    """Where open lengths cannot be, every call has a model of its own."""
+    """Where open lengths cannot be, which is tried once, every call has a model of its own."""
     (implementation,) = (each for each in IMPLEMENTATIONS if each.name == "onnx-export18-torch-eager")
     target = "attention_conformance.impls.tests.exported_call:branching"
     other = dataclasses.replace(implementation, target=target, deferred=False)
@@ -131,7 +131,54 @@ def test_function_that_takes_some_lengths_only_is_exported_for_each() -> None:
         reply = call(other, Request.qkv("cpu", q, k, v))
         assert reply.status == "returned", reply.text
         assert_within(reply.results, q, k, v, {"is_causal": queries > 4})
-    assert len(exported.exports) - before == 2
+    assert len(exported.exports) - before == 3
+
+
+def refused(name: str, **keywords: Any) -> Reply:
+    """What an export says of a call that it cannot make."""
+    q, k, v = (np.zeros((1, 2, n, 8), np.float32) for n in (3, 5, 5))
+    reply = call(BY_NAME[name], Request.qkv("cpu", q, k, v, keywords))
+    assert reply.status != "returned"
+    return reply
+
+
+#: A call whose export raises, and one that torch's function does not take either.
+UNTRACEABLE, UNSUPPORTED = {"is_causal": True, "causal_offset": 2}, {"is_causal": True, "mask": np.ones((3, 5), bool)}
+
+
+@pytest.mark.parametrize(("keywords", "status"), [(UNTRACEABLE, "raised"), (UNSUPPORTED, "unsupported")])
+def test_a_failure_is_kept(monkeypatch: pytest.MonkeyPatch, keywords: dict[str, Any], status: str) -> None:
+    """In this process and on disk: the same reply, and no second try."""
+    first = refused("onnx-export18-torch-sdpa", **keywords)
+    assert first.status == status
+    before = len(exported.exports)
+    assert refused("onnx-export18-torch-sdpa", **keywords) == first
+    forget(monkeypatch)
+    assert refused("onnx-export18-torch-sdpa", **keywords) == first
+    assert len(exported.exports) == before
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError("disk"), RuntimeError("[enforce] can't allocate memory")])
+def test_what_the_machine_lacked_is_tried_again(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """It says nothing of the model."""
+    from attention_conformance.impls.onnx import exporting
+
+    def failing(*_: object) -> bytes:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(exporting, "export", failing)
+        assert type(error).__name__ in refused("onnx-export18-torch-eager").text
+    agrees("onnx-export18-torch-eager", (1, 2, 2, 3, 5))
+
+
+def test_a_broken_record_of_a_failure_is_no_failure(tmp_path: Path) -> None:
+    """What cannot be read is tried again."""
+    exported.keep("one", exported.NotExported("TypeError", "text", unsupported=False))
+    assert exported.cached("one") == exported.NotExported("TypeError", "text", unsupported=False)
+    (file,) = tmp_path.rglob("one.json")
+    file.write_text('{"type": 1}')
+    assert exported.cached("one") is None
 
 
 def test_tables_change_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
