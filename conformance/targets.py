@@ -119,13 +119,16 @@ def examine(
     _known("--dtype", dtypes, DTYPES)
     targets: list[Target] = []
     keywords, not_installed, versions, found_devices = {}, {}, {}, {}
-    implied = set()
+    implied, implementations = set(), tuple(implementations)
+    pool.start(implementation for implementation in implementations if not implementation.missing())
     for implementation in implementations:
         missing = implementation.missing()
         if missing:
             not_installed[implementation.name] = missing
             continue
-        description = _ask(pool, implementation, "attention_conformance.impls.calls:describe")
+        # What a deferred function is made with is imported by its library's process anyway, and not by its own.
+        described = replace(implementation, worker="torch") if implementation.deferred else implementation
+        description = _ask(pool, described, "attention_conformance.impls.calls:describe")
         if implementation.folder:
             implementation = with_attributes(implementation, description.attributes)
             if probe:

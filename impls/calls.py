@@ -163,8 +163,12 @@ def results_of(implementation: Implementation, request: Request) -> tuple[str, .
 
 
 def ready(implementation: Implementation) -> None:
-    """Import what a call needs, so that no call is timed with it.  Raises ImplementationError if that cannot be."""
-    describe(implementation)
+    """Import what a call needs, so that no call is timed with it.  Raises ImplementationError if that cannot be.
+
+    The function of a deferred implementation is imported by the first call that needs it.
+    """
+    if not implementation.deferred:
+        describe(implementation)
     devices(implementation)
 
 

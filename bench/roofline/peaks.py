@@ -39,6 +39,9 @@ LARGEST_SIDE = {"cpu": 2048, "cuda": 8192}
 #: but a few servers, and on a GPU 4 GiB, so that the start of a kernel is nothing beside the time that it takes.
 COPIED = {"cpu": 2**28, "cuda": 2**31}
 
+#: Numbers that are drawn for an array; a larger one repeats them.
+DRAWN = 2**20
+
 #: Seconds after which a framework has no roofline.
 TIMEOUT = 60.0
 
@@ -87,12 +90,14 @@ def product(framework: Framework, device: str, dtype: str, seconds: float) -> li
         while True:
             a, b = (arrays.put(_numbers((side, side), dtype), device) for _ in range(2))
             multiply = arrays.matmul(a, b)
-            least = _fastest(arrays, device, multiply, seconds / 2 if side == LEAST_SIDE else 0.0)
+            least = _fastest(arrays, device, multiply, seconds / 2 if side in (LEAST_SIDE, LARGEST_SIDE[device]) else 0)
             rates[side] = 2 * side**3 / least
-            if 2 * side > LARGEST_SIDE[device] or 8 * least * (CALLS + 1) > MOST:
+            if side == LARGEST_SIDE[device]:
+                break
+            if 8 * least * (CALLS + 1) > MOST:
+                rates[side] = max(rates[side], 2 * side**3 / _fastest(arrays, device, multiply, seconds / 2))
                 break
             side *= 2
-        rates[side] = max(rates[side], 2 * side**3 / _fastest(arrays, device, multiply, seconds / 2))
     except Exception:  # each library says in its own way that it has no product of this dtype
         return []
     best = max(rates, key=lambda side: rates[side])
@@ -157,8 +162,12 @@ def _fastest(arrays: Backend, device: str, call: Callable[[], Any], seconds: flo
 
 
 def _numbers(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Numbers around 0.5: zeros are multiplied with less power, and so at a higher clock, by some devices."""
-    return np.random.default_rng(0).random(shape, np.float32).astype(np.dtype(dtype))
+    """Numbers around 0.5: zeros are multiplied with less power, and so at a higher clock, by some devices.
+
+    They repeat after DRAWN, as to draw an array that is only copied takes longer than to copy it.
+    """
+    drawn = np.random.default_rng(0).random(min(DRAWN, math.prod(shape)), np.float32).astype(np.dtype(dtype))
+    return np.resize(drawn, shape)
 
 
 def _ask(pool: Jobs, implementation: Implementation, question: str, *arguments: Any) -> list[Sample]:

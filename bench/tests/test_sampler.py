@@ -82,7 +82,18 @@ def opened(function: Any) -> Opened:
 
 def firsts(*seeds: int) -> set[float]:
     """The first number of q in each of the input sets."""
-    return {float(arguments.make(WORKLOAD, "float32", seed)[0]["q"].flat[0]) for seed in seeds}
+    first = arguments.make(WORKLOAD, "float32", 0)
+    return {float(arguments.fresh(WORKLOAD, *first, -1 - seed)[0]["q"].flat[0]) for seed in seeds}
+
+
+def test_input_sets_have_the_numbers_of_the_first_at_other_places() -> None:
+    """And the first is the drawn one, of which the results are known."""
+    opened(copy_of_v)
+    first, second, third = (np.sort(given["q"].ravel()) for given in sampler.bare("it")[1])
+    assert np.array_equal(first, second)
+    assert np.array_equal(first, third)
+    assert np.array_equal(sampler.bare("it")[1][0]["q"], arguments.make(WORKLOAD, "float32", 0)[0]["q"])
+    assert len(firsts(0, 1, 2)) == 3
 
 
 def test_a_batch_is_over_once_its_seconds_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ import attention_conformance
 from attention_conformance.impls.contract import Implementation, ImplementationError, InputError
 from attention_conformance.impls.loading import load
 from attention_conformance.impls.process import limits, wire
+from attention_conformance.impls.process.threads import usable_cores
 from attention_conformance.impls.process.worker import SCRATCH, STOPPABLE
 
 #: Lines of a dead worker's stderr that are kept for the message, and characters of each.
@@ -506,7 +507,7 @@ class Pool:
         self._runners: dict[str, Worker | InProcess] = {}
 
     def start(self, implementations: Iterable[Implementation]) -> None:
-        """Start the processes of these that are not there yet, all at once, and have them do the ``ready`` job.
+        """Start the processes of these that are not there yet, and have each do the ``ready`` job, one on each core.
 
         Parameters
         ----------
@@ -522,11 +523,11 @@ class Pool:
 
         def run(worker: Worker, implementation: Implementation) -> None:
             try:
-                worker.call(self._ready, implementation, timeout=START_TIMEOUT)
+                worker.call(self._ready, implementation, timeout=IMPORT_TIMEOUT)
             except Exception:  # of an import too, whatever it is
                 worker.close()
 
-        with ThreadPoolExecutor(max(1, len(workers))) as threads:
+        with ThreadPoolExecutor(max(1, min(len(workers), usable_cores()))) as threads:
             list(threads.map(run, workers, missing.values()))
 
     def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from attention_conformance.impls.torch.eager import with_past
@@ -55,6 +54,8 @@ def attention(
         if given is not None:
             # "An error is thrown if both attn_mask and is_causal are set."
             raise NotImplementedError("causal_lower_right takes the place of attn_mask")
+        from torch.nn.attention.bias import causal_lower_right  # imports the compiler, which takes two seconds
+
         given, is_causal = causal_lower_right(q.shape[-2], k.shape[-2]), False
     try:
         output = scaled_dot_product_attention(
