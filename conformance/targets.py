@@ -126,8 +126,7 @@ def examine(
         if missing:
             not_installed[implementation.name] = missing
             continue
-        # What a deferred function is made with is imported by its library's process anyway, and not by its own.
-        described = replace(implementation, worker="torch") if implementation.deferred else implementation
+        described = replace(implementation, worker=implementation.deferred or implementation.worker)
         description = _ask(pool, described, "attention_conformance.impls.calls:describe")
         if implementation.folder:
             implementation = with_attributes(implementation, description.attributes)

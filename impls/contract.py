@@ -151,8 +151,9 @@ class Implementation:
     #: Modules are imported from here first (a plug-in's own folder), "" for none.
     folder: str = ""
     summary: str = ""
-    #: Whether ``prepare`` may do without the function, which is then loaded when it is first needed.
-    deferred: bool = False
+    #: The process that the function's signature is read in, where ``prepare`` may do without the function, which is
+    #: then loaded when it is first needed; "" where it is needed.
+    deferred: str = ""
     #: Processor seconds that a case takes about, with its compilation or export: what is quick is judged first, and
     #: by it the time that is left is told.
     case_seconds: float = 0.005

@@ -90,9 +90,10 @@ def product(framework: Framework, device: str, dtype: str, seconds: float) -> li
         while True:
             a, b = (arrays.put(_numbers((side, side), dtype), device) for _ in range(2))
             multiply = arrays.matmul(a, b)
-            least = _fastest(arrays, device, multiply, seconds / 2 if side in (LEAST_SIDE, LARGEST_SIDE[device]) else 0)
+            last = 2 * side > LARGEST_SIDE[device]
+            least = _fastest(arrays, device, multiply, seconds / 2 if last or side == LEAST_SIDE else 0.0)
             rates[side] = 2 * side**3 / least
-            if side == LARGEST_SIDE[device]:
+            if last:
                 break
             if 8 * least * (CALLS + 1) > MOST:
                 rates[side] = max(rates[side], 2 * side**3 / _fastest(arrays, device, multiply, seconds / 2))

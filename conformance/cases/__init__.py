@@ -71,7 +71,12 @@ def all_cases() -> dict[str, Case]:
     Returns
     -------
     dict[str, Case]
-        By name; a name that stands twice is a ValueError.
+        By name.
+
+    Raises
+    ------
+    ValueError
+        If a name stands twice.
     """
     return _by_name(each for group in _GROUPS for each in group.cases())
 
@@ -83,7 +88,12 @@ def every_case() -> dict[str, AnyCase]:
     Returns
     -------
     dict[str, AnyCase]
-        By name; a name that stands twice is a ValueError.
+        By name.
+
+    Raises
+    ------
+    ValueError
+        If a name stands twice.
     """
     others = (mha, sublayer, gradient, mha_gradient, varlen, varlen_gradient, paged, merge, merge_gradient, latent)
     return _by_name([*all_cases().values(), *(each for group in others for each in group.cases())])

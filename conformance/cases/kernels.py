@@ -138,7 +138,7 @@ def telling(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng
         A seeded generator.
     s
-        The shape; without keys or width q, k and v are merely normal.
+        The shape; without rows, keys or width q, k and v are merely normal.
 
     Returns
     -------

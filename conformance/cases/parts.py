@@ -88,7 +88,8 @@ def part_of(name: str, value: Any, batches: Any = ALL, heads: Any = ALL, queries
     Returns
     -------
     Any
-        A view or copy of the chosen part, with as many axes as the whole; the value itself where it has none of these.
+        The chosen part, a view or a copy; of lengths and offsets with one axis, by batch.  What is the same for all of
+        them is given as it is.
     """
     if not isinstance(value, np.ndarray):
         return value

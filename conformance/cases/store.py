@@ -149,5 +149,5 @@ def array_bytes(value: Any) -> int:
 
 
 #: What is known of the suite's own cases; of random problems, which are many, and few are needed again; and of cases at
-#: the sizes of envelopes, which are large: those that every run asks, in each of their dtypes, have 0.8 GiB.
-CASES, RANDOM, FITTED = CaseStore(), CaseStore(2**26), CaseStore(2**30)
+#: the sizes of envelopes, which are large, and needed once in each dtype.
+CASES, RANDOM, FITTED = CaseStore(), CaseStore(2**26), CaseStore(2**28)

@@ -9,6 +9,7 @@ import pytest
 
 from attention_conformance.conformance import targets
 from attention_conformance.impls import select
+from attention_conformance.impls.process.pool import Pool
 
 
 def test_keywords_need_no_second_selection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +31,33 @@ def test_keywords_need_no_second_selection(monkeypatch: pytest.MonkeyPatch) -> N
     targets.selection(config, probe=False)
     assert targets.keywords(config, implementation) == {"scale"}
     assert asked == [False]
+
+
+def test_a_process_of_exports_does_not_import_what_they_are_made_with() -> None:
+    """The signatures of exported functions are read where torch is imported anyway."""
+    for package in ("torch", "onnx", "onnxruntime", "onnxscript"):
+        pytest.importorskip(package)
+    chosen = select.select(["torch-eager", "onnx-export23-torch-sdpa"])
+    pool = Pool()
+    try:
+        found = targets.examine(chosen, ["cpu"], ["float32"], pool)
+        imported = {
+            each.name: pool.call(each, "attention_conformance.bench.tests.test_processes:has_imported", "torch")
+            for each in chosen
+        }
+    finally:
+        pool.close()
+    assert imported == {"torch-eager": True, "onnx-export23-torch-sdpa": False}
+    assert "mask" in found.keywords["onnx-export23-torch-sdpa"]
+
+
+def test_libraries_are_imported_before_the_first_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All processes are started together, of what is installed."""
+    pool, started = Pool(), []
+    monkeypatch.setattr(pool, "start", lambda implementations: started.extend(implementations))
+    chosen = select.select(["numpy-eager", "numpy-tiled"])
+    try:
+        targets.examine(chosen, ["cpu"], ["float32"], pool)
+    finally:
+        pool.close()
+    assert started == list(chosen)

@@ -72,7 +72,7 @@ def _export(
         f"exported:prepare{opset}",
         operator=operator,
         case_seconds=seconds,
-        deferred=True,  # models are kept on disk, and torch takes seconds to import
+        deferred="torch",  # models are kept on disk, and torch takes seconds to import
         dtypes=dtypes,
         requires=("onnxruntime", "onnx", "onnxscript", "torch"),
         worker=f"export{opset}",  # exporting takes minutes, and two processes take half of them

@@ -1,8 +1,8 @@
 """Models exported from torch functions by ``torch.onnx.export``, kept on disk, and run by ONNX Runtime.
 
-A second run of the suite does not export them again, nor try what could not be exported: the exporter takes longer to
-fail than to succeed.  A model depends on the packages that made it and on the code that it was made from; both are part
-of its key, so a stale one is never found.  The folder is
+A second run of the suite does not export them again, nor try again what could not be exported.  A model depends on the
+packages that made it and on the code that it was made from; both are part of its key, so a stale one is never found.
+The folder is
 ``attention-conformance/onnx`` under the user's cache directory; the environment variable ATTENTION_CONFORMANCE_CACHE
 names another place, and "" turns it off.
 """
@@ -81,7 +81,7 @@ class NotExported:
     def error(self) -> Exception:
         """An exception that says the same."""
         error: Exception = type(self.type, (NotImplementedError if self.unsupported else Exception,), {})(self.text)
-        error.add_note("Raised by torch.onnx.export; its type and text are kept with the exported models.")
+        error.add_note("Raised by the export; its type and text are kept with the exported models.")
         return error
 
 

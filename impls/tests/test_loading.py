@@ -88,7 +88,7 @@ def test_nearest_lists_few_names_where_none_is_near() -> None:
 
 def test_a_deferred_function_is_loaded_when_it_is_used() -> None:
     """Its name is known before; a call and a question about its keywords load it."""
-    record = Implementation("later", "attention_conformance.impls.tests.deferred_target:attention", deferred=True)
+    record = Implementation("later", "attention_conformance.impls.tests.deferred_target:attention", deferred="numpy")
     function = opened(record)
     assert (function.__module__, function.__qualname__) == (
         "attention_conformance.impls.tests.deferred_target",
@@ -107,7 +107,7 @@ def test_a_deferred_function_is_loaded_when_it_is_used() -> None:
 def test_a_deferred_function_that_is_not_there_is_an_error_when_it_is_used() -> None:
     """The same one that another gives at once."""
     with pytest.raises(ImplementationError, match="has no function 'nothing'"):
-        opened(Implementation("later", "attention_conformance.impls.tests.fakes:nothing", deferred=True))(1, 2, 3)
+        opened(Implementation("later", "attention_conformance.impls.tests.fakes:nothing", deferred="numpy"))(1, 2, 3)
 
 
 def test_an_object_that_cannot_be_hashed_is_a_function_too(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_function_that_takes_some_lengths_only_is_exported_for_each() -> None:
     """Where open lengths cannot be, which is tried once, every call has a model of its own."""
     (implementation,) = (each for each in IMPLEMENTATIONS if each.name == "onnx-export18-torch-eager")
     target = "attention_conformance.impls.tests.exported_call:branching"
-    other = dataclasses.replace(implementation, target=target, deferred=False)
+    other = dataclasses.replace(implementation, target=target, deferred="")
     rng = np.random.default_rng(3)
     before = len(exported.exports)
     for queries in (4, 5):

@@ -1,9 +1,8 @@
 """Effects between two runs of the bench, at three levels: everything, an implementation, a cell.
 
 A cell is measured in k process runs on each side. Of process run r the *level* y is the log of the QUANTILE of its
-calls: what else a machine does lengthens calls and shortens none, so where it interrupts calls a low quantile scatters
-less from process run to process run than the median does, and where a host slows a core down for seconds no more than
-a quarter more (``python -m studies comparisons`` has the table). The model is
+calls, as what else a machine does lengthens calls and shortens none; ``python -m studies comparisons`` tells what it
+and other quantiles scatter by. The model is
 
     y[c,s,r] = μ[c] + g[w,s,r] + [s is new] · (m + e[i] + d[c]) + ε[c,s,r]
 
