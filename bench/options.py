@@ -11,7 +11,7 @@ import pytest
 
 from attention_conformance.bench.sampling.cold_cache import MEANING
 from attention_conformance.bench.timing.plan import LEAST_EACH, Plan
-from attention_conformance.bench.workloads.presets import PRESETS, PROCESS_RUNS, SECONDS, select
+from attention_conformance.bench.workloads.presets import PRESETS, PROCESS_RUNS, SECONDS, THREADS, select
 from attention_conformance.bench.workloads.workload import Workload, WorkloadError
 from attention_conformance.impls.process.threads import usable_cores
 
@@ -81,9 +81,10 @@ def add(add: Callable[..., Any]) -> None:
     add(
         "--threads",
         type=int,
-        default=usable_cores(),
+        default=None,
         metavar="N",
-        help="threads of every library, on as many cores (default: all usable cores, here %(default)s)",
+        help="threads of every library, on as many cores (default: 1 with the preset quick, else all usable cores,"
+        f" here {usable_cores()})",
     )
     add(
         "--cache",
@@ -115,11 +116,15 @@ def plan(config: pytest.Config) -> Plan:
     """Plan of the timing.  Raises UsageError for a number that makes no sense."""
     if config.getoption("visits", None) is not None:
         raise pytest.UsageError("--visits is now --process-runs")
-    seconds = config.getoption("bench_seconds", None)
-    if seconds is None:
-        seconds = SECONDS[config.getoption("preset", "")]
-    process_runs = config.getoption("process_runs", None)
-    process_runs = PROCESS_RUNS[config.getoption("preset", "")] if process_runs is None else process_runs
+    preset, cores = config.getoption("preset", ""), usable_cores()
+    seconds, process_runs, threads = (
+        default if (given := config.getoption(option, None)) is None else given
+        for option, default in (
+            ("bench_seconds", SECONDS[preset]),
+            ("process_runs", PROCESS_RUNS[preset]),
+            ("threads", THREADS.get(preset, cores)),
+        )
+    )
     least_calls = LEAST_EACH * process_runs
     made = Plan(
         seconds=seconds,
@@ -127,10 +132,9 @@ def plan(config: pytest.Config) -> Plan:
         process_runs=process_runs,
         least_calls=least_calls,
         noise=config.getoption("noise", Plan.noise),
-        threads=config.getoption("threads", usable_cores()),
+        threads=threads,
         cache=config.getoption("bench_cache", Plan.cache),
     )
-    cores = usable_cores()
     for option, value, holds, expected in (
         ("--bench-seconds", made.seconds, made.seconds > 0, "more than 0"),
         ("--process-runs", made.process_runs, made.process_runs >= 1, "1 or more"),

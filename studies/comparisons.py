@@ -1,10 +1,10 @@
 """Comparisons of stored runs: what real runs of one code scatter by, and what ``compare`` finds in all pairs of them.
 
 ``python -m studies comparisons --runs 40 --machine idle --work FOLDER`` makes the runs of the quick preset that the
-folder lacks, one after the other, so that it can be ended and begun again.  Those of an idle and of a busy machine are
-kept apart, in ``FOLDER/idle`` and ``FOLDER/busy``; every result file there counts.  ``--page`` keeps the levels of all
-process runs, with those of a machine that the folder has none of as they were, and sets the tables into the page;
-with ``--runs 0`` the present rule is applied to what there is.
+folder lacks, one after the other, so that it can be ended and begun again.  Those of an idle machine, of a busy one and
+those on all cores are kept apart, in ``FOLDER/idle`` and so on; every result file there counts.  ``--page`` keeps the
+levels of all process runs, with those of a machine that the folder has none of as they were, and sets the tables into
+the page; with ``--runs 0`` the present rule is applied to what there is.
 
 A change is injected by lengthening every call of the new run: of one implementation or of one cell, which take turns
 over the pairs.
@@ -36,7 +36,12 @@ from studies.common import Measured, Study, Unfit, markdown, sentence
 #: Quantiles of the calls of a process run, of which the one that is used is one.
 QUANTILES = (0.0, QUANTILE, 0.25, 0.5)
 
-SETS = ("idle", "busy")
+#: What else the machine did, and on how many cores the calls ran, with the words that say so to the bench.
+SETS = {
+    "idle": (),
+    "busy": (),
+    "idle, all cores": ("--threads", str(usable_cores())),
+}
 
 #: What is lengthened, by how much, and the share of pairs in which it is to be found on an idle machine.
 WHOLE = "an implementation"
@@ -57,7 +62,7 @@ def measure(runs: int, machine: str, work: Path, bench: str) -> dict[str, Any]:
     for number in range(1, runs + 1):
         path = folder / f"{number:03}.json"
         if not path.exists():
-            words = ["bench", "--preset", "quick", "-q", "--benchmark-json", str(path), *bench.split()]
+            words = ["bench", "--preset", "quick", "-q", "--benchmark-json", str(path), *SETS[machine], *bench.split()]
             print(f"{machine} run {number} of {runs}", flush=True)
             subprocess.run(  # noqa: S603  (our own command)
                 [sys.executable, "-m", "attention_conformance", *words], check=False, stdout=subprocess.DEVNULL
@@ -70,7 +75,7 @@ def measure(runs: int, machine: str, work: Path, bench: str) -> dict[str, Any]:
     results = {
         name: {"rates": rates(runs), "scatter": scatter(runs), "series": series(runs)} for name, runs in several.items()
     }
-    return {"sets": sets, "results": results, "threads": usable_cores()}
+    return {"sets": sets, "results": results, "threads": 1}
 
 
 def files(folder: Path) -> list[Path]:
@@ -228,7 +233,7 @@ def table(found: Measured) -> str:
         shares = [one["injected"][at] for one in results.values()]
         rows.append([f"{what} × {by:.2f} found (aim {aim:.0%})", *(f"{hit:.1%}" for hit, _ in shares)])
         rows.append(["… anything else is called changed", *(f"{other:.1%}" for _, other in shares)])
-    first = markdown(["", *(f"{name} machine" for name in sets)], rows)
+    first = markdown(["machine", *sets], rows)
     names = [
         f"{quantile:.0%} quantile" if 0 < quantile < 0.5 else "median" if quantile else "minimum"
         for quantile in QUANTILES
@@ -277,7 +282,11 @@ STUDY = Study(
     {"reports/README.md#real": table},
     {
         "--runs": {"type": int, "default": 40, "help": "in the folder of the machine; default: %(default)s"},
-        "--machine": {"choices": SETS, "default": "idle", "help": "what else the machine does; default: %(default)s"},
+        "--machine": {
+            "choices": tuple(SETS),
+            "default": "idle",
+            "help": "what else the machine does; default: %(default)s",
+        },
         "--work": {"type": Path, "default": Path("comparisons"), "help": "what was run so far; default: %(default)s"},
         "--bench": {"default": "", "help": "more words for the bench, such as --impl=torch-sdpa"},
     },

@@ -272,6 +272,7 @@ def test_what_raises_at_everything_is_not_judged(tmp_path: Path, source: str) ->
     assert str(tmp_path) not in found.message
 
 
+@pytest.mark.slow(1)
 def test_what_takes_too_long_is_cut_off(tmp_path: Path) -> None:
     """And said so; the next run tries again."""
     found = gallery.judge(entry(tmp_path, HANGS), tmp_path, tmp_path, WORDS, limit=1, installer=here)
@@ -297,6 +298,7 @@ def test_the_page_is_made_of_stored_results(tmp_path: Path) -> None:
     assert target not in page
 
 
+@pytest.mark.slow(2)
 def test_the_whole_report_is_made_on_request(tmp_path: Path) -> None:
     """The suite's own page; and the gallery's pages and badges always, by the names of the manifest."""
     one = entry(tmp_path)
@@ -327,6 +329,7 @@ def test_the_weekly_job_runs_all_of_it() -> None:
     assert "'*'" in next(line for line in lines if "gallery run" in line and line.endswith("|| true"))
 
 
+@pytest.mark.slow(2)
 @pytest.mark.documents
 def test_the_page_is_that_of_today() -> None:
     """Of the published results and today's clauses: ``attention-conformance gallery page``; and the README's row."""

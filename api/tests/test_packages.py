@@ -77,6 +77,7 @@ def circles(sources: Mapping[str, str]) -> set[tuple[str, str]]:
     return {(a, b) for a, b in edges if a < b and (b, a) in edges and {a, b} <= folders}
 
 
+@pytest.mark.slow(1)
 def test_no_two_sub_rooms_import_each_other() -> None:
     """What two of them need is in a third, or in the room itself."""
     files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py") if "tests" not in path.parts]

@@ -182,6 +182,7 @@ def reads_from_memory(q: Any, k: Any, v: Any) -> np.ndarray:
 LARGE = "cross-b1h8d64s1k2048"  # 4 MiB of keys
 
 
+@pytest.mark.slow(1)
 @pytest.mark.parametrize(("kernel", "kind"), [(reads_from_memory, TIMED), (remembers_numbers, INVALID)])
 def test_what_a_cache_of_the_processor_does_is_no_remembering(
     kernel: Any, kind: str, monkeypatch: pytest.MonkeyPatch

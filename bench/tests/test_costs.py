@@ -143,6 +143,7 @@ def needed(w: Workload) -> int:
     return numbers + (len(pairs) * w.heads if w.has_bias else 0)
 
 
+@pytest.mark.slow(1)
 @pytest.mark.parametrize("name", [*NAMES, "prefill-b2h2d3s7-w2-bias-pad", "prefill-b2h2d3s9-causal-bias-pad"])
 def test_inputs_are_what_allowed_pairs_need(name: str) -> None:
     """Rows that see a key, keys that are seen, pairs of a bias; grouped heads once."""

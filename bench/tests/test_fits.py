@@ -50,6 +50,7 @@ def test_a_power_is_found_exactly(exponent: float) -> None:
     assert (found.points, found.shortest, found.longest) == (6, 128, 4096)
 
 
+@pytest.mark.slow(1)
 @pytest.mark.parametrize("noise", [0.005, 0.02, 0.05])
 def test_intervals_cover_the_exponent_as_often_as_they_say(noise: float) -> None:
     """Of 500 sweeps at least 92 % have the true exponent in their interval, and at most 98 %."""

@@ -46,6 +46,7 @@ def failing(found: dict[str, Result]) -> set[str]:
     return {name.partition("-")[0] for name, one in found.items() if one.outcome is Outcome.FAILED}
 
 
+@pytest.mark.slow(1)
 def test_a_right_answer_passes_all_problems() -> None:
     """With options that have parts by batch and by head, too."""
     found = results(lambda output, v: None, ("mask", "bias", "is_causal", "kv_lengths", "sinks", "softcap"))
@@ -69,6 +70,7 @@ def _one_element_of_one_head(output: np.ndarray, v: np.ndarray) -> None:
     output[0, 3, 50, 3] += 0.01
 
 
+@pytest.mark.slow(1)
 @pytest.mark.parametrize("spoil", [_one_row, _last_tile, _half, _one_element_of_one_head])
 def test_rows_that_are_wrong_are_found_wherever_they_are(spoil: Callable[[np.ndarray, np.ndarray], None]) -> None:
     """The problems whose queries repeat judge all of them."""
@@ -87,6 +89,7 @@ def test_what_is_right_where_queries_repeat_is_found_by_rows_that_are_drawn() ->
     assert {one.outcome for name, one in found.items() if name.startswith("repeated")} == {Outcome.PASSED}
 
 
+@pytest.mark.slow(1)
 @pytest.mark.parametrize("value", [np.nan, 0.0, 1e6])
 def test_a_row_that_looks_odd_is_found_in_every_problem(value: float) -> None:
     """Whichever rows are drawn."""

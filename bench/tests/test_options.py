@@ -34,6 +34,13 @@ def test_process_runs_are_by_the_preset() -> None:
     assert [options.plan(config(*words)).process_runs for words in given] == [3, 5, 5, 7]
 
 
+def test_threads_are_by_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the quick one, else as many as there are usable cores, and what is requested."""
+    monkeypatch.setattr(options, "usable_cores", lambda: 4)
+    given = [("--preset", "quick"), ("--preset", "standard"), (), ("--preset", "quick", "--threads", "4")]
+    assert [options.plan(config(*words)).threads for words in given] == [1, 4, 4, 4]
+
+
 def test_a_cell_is_skipped_by_the_length_of_a_call() -> None:
     """However many process runs there are: by twice the seconds that all calls may take."""
     for words in (("--process-runs", "1"), ("--process-runs", "5"), ("--preset", "quick")):

@@ -69,6 +69,7 @@ def test_a_cell_that_is_invalid_is_measured_no_more() -> None:
 SCATTER = [(0.002, 0.01), (0.01, 0.05), (0.02, 0.10)]
 
 
+@pytest.mark.slow(1)
 @pytest.mark.parametrize(("by_pair", "by_round"), SCATTER)
 def test_what_is_the_same_is_seldom_called_changed(by_pair: float, by_round: float) -> None:
     """In at most 1 % of 200 paired comparisons, though they end when their intervals are narrow."""
@@ -77,6 +78,7 @@ def test_what_is_the_same_is_seldom_called_changed(by_pair: float, by_round: flo
     assert sum(verdict in (Verdict.SLOWER, Verdict.FASTER) for verdict in verdicts) <= 2
 
 
+@pytest.mark.slow(1)
 @pytest.mark.parametrize(("shift", "share"), [(0.05, 0.80), (0.10, 0.95)])
 @pytest.mark.parametrize(("by_pair", "by_round"), SCATTER)
 def test_what_is_slower_is_mostly_called_so(by_pair: float, by_round: float, shift: float, share: float) -> None:

@@ -229,6 +229,11 @@ SECONDS = {"": 0.6, "quick": 0.2, "standard": 1.5, "full": 3.0}
 #: short run most of the time goes into opening them.
 PROCESS_RUNS = {"": 5, "quick": 3, "standard": 5, "full": 5}
 
+#: Threads of every library, unless ``--threads`` says it; without an entry as many as there are usable cores.  Runs of
+#: ``quick`` are for comparing one with the other, and calls on one core scatter the least: on a virtual machine the
+#: others are lent to somebody else now and then, and every call that is divided waits for the last of them.
+THREADS = {"quick": 1}
+
 #: What a pattern is matched against, by the names that it is matched by.
 KNOWN: dict[str, Workload] = {
     **{workload.name: workload for workloads in PRESETS.values() for workload in workloads},

@@ -41,6 +41,7 @@ def found(pool: Pool, name: str, dtypes: tuple[str, ...] = ("float32",)) -> Find
     return check([Target(implementation, "cpu", dtype) for dtype in dtypes], keywords, pool, 60)
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -77,6 +78,7 @@ def test_a_wrong_adapter_is_named(pool: Pool, name: str, text: str) -> None:
     assert finding.text == text
 
 
+@pytest.mark.slow(4)
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -56,6 +56,7 @@ def test_blocks_that_are_false_are_not_read() -> None:
     assert np.isfinite(right).all()
 
 
+@pytest.mark.slow(9)
 @pytest.mark.parametrize("fault", FAULTS_OF_BLOCKS, ids=lambda fault: fault.name)
 def test_mistakes_are_caught_and_named(fault: Fault) -> None:
     """By two cases at least, and under their own name first."""

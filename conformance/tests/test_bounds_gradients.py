@@ -137,6 +137,7 @@ def test_correct_implementations_stay_inside(name: str, dtype: str) -> None:
 VARIANTS = {name: each for name, each in vars(gradient_variants).items() if isinstance(each, gradient_variants.Variant)}
 
 
+@pytest.mark.slow(2)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("name", "dtype"), [(name, dtype) for name, each in VARIANTS.items() for dtype in each.dtypes])
 def test_honest_variants_stay_inside(name: str, dtype: str) -> None:

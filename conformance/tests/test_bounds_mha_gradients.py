@@ -46,6 +46,7 @@ def fixed(dtype: str, spread: float = 1.0) -> Problem:
 # ------------------------------------------------------------------------------------------------- must be accepted
 
 
+@pytest.mark.slow(4)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("make", [Program, BySample, SideBySide], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("dtype", ALL_DTYPES)

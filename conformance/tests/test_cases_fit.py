@@ -50,6 +50,7 @@ def fitted(name: str) -> Iterator[Case]:
             yield found
 
 
+@pytest.mark.slow(9)
 @pytest.mark.parametrize("name", ENVELOPES)
 def test_a_fitted_case_is_inside_and_keeps_what_it_needs(name: str) -> None:
     """Its sizes are taken, and every need of the case is kept at them."""
@@ -155,6 +156,7 @@ def _rows(case: Case, dtype: str) -> tuple[bool, bool]:
     return bool((seen == 0).any()), bool(((seen > 0) & (seen < case.shape.sk)).any())
 
 
+@pytest.mark.slow(11)
 @pytest.mark.parametrize("name", ENVELOPES)
 def test_a_fitted_case_still_masks_what_it_is_about(name: str) -> None:
     """Where the case has fully masked rows, or rows that see a part of the keys, the fitted one has them too."""
@@ -265,6 +267,7 @@ def told_cases(name: str) -> Iterator[tuple[str, Case]]:
                 yield what, found
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("name", ENVELOPES)
 def test_data_tells_at_every_size_in_every_dtype(name: str) -> None:
     """Numbered values, a key that peaks, scores moved by 625: a mistake is outside the widest bound at some element."""

@@ -34,6 +34,7 @@ def check(case: GradientCase | MhaGradientCase) -> None:
             check_telling(case.expected(dtype), vars(case.bound(dtype, profile)))
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_zeros_would_not_pass(case: GradientCase | MhaGradientCase) -> None:
     """In each dtype and profile some gradient exceeds its bound, or has to be exactly zero."""

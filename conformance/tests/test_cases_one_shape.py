@@ -190,6 +190,7 @@ def outcome(case: Case, kernel: Kernel, **said: Any) -> Outcome:
     return judge(reply, case, blank_of(target, case)).outcome
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("name", one_shape_cases())
 def test_a_case_is_failed_by_the_mistake_that_it_is_for(name: str) -> None:
     """At one shape, where a right function passes."""

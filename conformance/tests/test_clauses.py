@@ -41,6 +41,7 @@ def is_zero(case: AnyCase) -> bool:
     return not any(np.any(getattr(expected, name)) for name in compared)
 
 
+@pytest.mark.slow(1)
 def test_zeros_are_expected_only_where_the_case_says_so() -> None:
     """A comparison with nothing but zeros can pass by accident, so the case has to say that it means it."""
     assert [case.name for case in VALID if case.zeros != is_zero(case)] == []

@@ -348,6 +348,7 @@ def test_arrays_of_torch_and_the_gradients_that_hang_on_them() -> None:
         assert_close(attention(q, k, v, is_causal=True, scale=0.3), q, k, v, is_causal=True)
 
 
+@pytest.mark.slow(2)
 def test_arrays_of_jax() -> None:
     """In its own layout."""
     jax = pytest.importorskip("jax")
@@ -397,6 +398,7 @@ def test_an_array_that_numpy_cannot_read_is_a_slip() -> None:
         assert_close(tensor, alone, tensor, tensor)
 
 
+@pytest.mark.slow(3)
 def test_a_long_input_takes_a_second_or_two_of_one_core() -> None:
     """2 × 16 × 1024 × 1024 scores, whatever threads NumPy has; a wrong row that is looked at is found."""
     q, k, v = (drawn(2, 16, 1024, 64) for _ in range(3))
@@ -550,6 +552,7 @@ PACKS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow(26)
 @pytest.mark.parametrize("name", PACKS)
 def test_cases_of_other_operators_are_close(name: str) -> None:
     """And each result, off by one part in a hundred of its size or moved by one row, is refused."""

@@ -30,6 +30,7 @@ def test_every_path_is_on_the_page() -> None:
         assert int(lines[path.id].split("|")[5]) >= 2
 
 
+@pytest.mark.slow(1)
 @pytest.mark.parametrize("name", ENVELOPES)
 def test_factors_inside_an_envelope_are_taken_by_it(name: str) -> None:
     """Every value of a part, and every row of a design of two options."""

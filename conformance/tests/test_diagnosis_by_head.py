@@ -77,6 +77,7 @@ def asked(keyword: str) -> list[AnyCase]:
     return [c for c in own if keyword in c.options or c.name in ("plain", "plain-square")]
 
 
+@pytest.mark.slow(4)
 @pytest.mark.parametrize(
     ("make", "keyword", "words"),
     [
@@ -95,6 +96,7 @@ def test_a_mistake_that_is_no_fault_is_named(make: type[Model], keyword: str, wo
     assert best.fits == frozenset(failed)
 
 
+@pytest.mark.slow(2)
 def test_angles_of_another_base_are_none_of_the_forms() -> None:
     """Nothing is said of a rotation that no form gives."""
     failed, passed = sorted_out(OtherAngles, asked("rotary_cos"))

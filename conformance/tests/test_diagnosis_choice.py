@@ -66,6 +66,7 @@ def names_both(found: Sequence[Explanation], failed: Sequence[Failed]) -> bool:
     )
 
 
+@pytest.mark.slow(3)
 def test_a_scale_of_one_width_is_named_at_every_width() -> None:
     """With the fill beside it; widths up to 32 alone would fit the width padded to a multiple of 32."""
     failed, passed = sorted_out(ScaleOfWidth32, asked())
@@ -73,6 +74,7 @@ def test_a_scale_of_one_width_is_named_at_every_width() -> None:
     assert names_both(diagnose(failed, passed, pairs=False), failed)
 
 
+@pytest.mark.slow(2)
 def test_a_cause_that_misfits_the_rest_is_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the failures first looked at are narrow ones, the others overturn what fits those."""
     failed, passed = sorted_out(ScaleOfWidth32, asked())
@@ -117,6 +119,7 @@ class Raising(Attention):
         return super().attend(x)
 
 
+@pytest.mark.slow(1)
 def test_exceptions_are_explained_by_their_words_and_by_no_pair_of_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two mistakes that raise too are no cause, so pairs are searched where numbers are left alone."""
     searched: list[Failed] = []

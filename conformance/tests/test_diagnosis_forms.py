@@ -70,6 +70,7 @@ class OneNumberWrong(Attention):
         return output
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize(
     ("make", "names", "words"),
     [

@@ -50,6 +50,7 @@ def test_steps_follow_from_the_inputs(example: Example) -> None:
     assert mistakes(example) == []
 
 
+@pytest.mark.slow(2)
 @EXAMPLES
 def test_every_number_is_checked(example: Example) -> None:
     """Changing any one number of the steps or results is noticed when the example is redone."""

@@ -151,6 +151,7 @@ def test_every_fault_is_a_form_of_a_correct_model() -> None:
     assert all(correct(fault.make).operator == fault.operator for fault in FAULTS.values())
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("name", list(FAULTS)[::40])
 def test_a_second_fault_that_adds_nothing_gives_the_reply_of_the_first(name: str) -> None:
     """For pairs of faults: where every step of the second agrees, the reply of both is that of the first alone."""

@@ -133,6 +133,7 @@ def test_the_clauses_are_asked_by_the_option() -> None:
     assert {clauses()[each].level for each in asked} == {Level.SHOULD}
 
 
+@pytest.mark.slow(2)
 def test_the_option_judges_and_records(tmp_path: Path) -> None:
     """``check --invariance``: an advisory fails nothing, is printed, and stands in the result file."""
     options = [

@@ -132,6 +132,7 @@ def test_claims_of_exports_and_compiled_functions_are_true() -> None:
     assert not wrong
 
 
+@pytest.mark.slow(3)
 def test_a_claim_that_measurement_contradicts_is_found() -> None:
     """The words that stood here before: a masked score was said to be filled."""
     pytest.importorskip("onnxruntime")
@@ -142,6 +143,7 @@ def test_a_claim_that_measurement_contradicts_is_found() -> None:
     assert said.startswith("NameError")
 
 
+@pytest.mark.slow(11)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_script_as_written_shows_its_failure(name: str) -> None:
     """Run alone, it ends with an error, and says what came."""
@@ -201,6 +203,7 @@ def _schema(schema) -> str:  # type: ignore[no-untyped-def]  # of onnx or of ONN
     return "\n".join(filter(None, parts))
 
 
+@pytest.mark.slow(2)
 def test_promises_are_quoted_as_they_stand() -> None:
     """Every quotation is in the documentation that the installed package carries."""
     documentation = _documentation()

@@ -132,6 +132,7 @@ def test_what_is_printed_is_read_again(tmp_path: Path) -> None:
     assert replace(read_back, file=record.file) == record
 
 
+@pytest.mark.slow(1)
 def test_proposals_for_the_published_failures_cover_them_and_nothing_else(tmp_path: Path) -> None:
     """Without the ledger each published deviation is a failure; its proposal covers it, and none covers a pass."""
     from attention_conformance.conformance import results

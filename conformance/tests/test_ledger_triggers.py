@@ -49,6 +49,7 @@ def fixed_cases() -> list[tuple[str, AnyCase, str]]:
     return found
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize(("record", "case", "dtype"), fixed_cases(), ids=lambda each: getattr(each, "name", each))
 def test_a_record_is_triggered_by_its_own_cases(record: str, case: AnyCase, dtype: str) -> None:
     """What the ledger says of fixed cases, the predicate says too: each of them triggers it."""

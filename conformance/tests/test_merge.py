@@ -195,6 +195,7 @@ def problem(rng: np.random.Generator, dtype: str) -> States:
     return outputs.astype(NUMPY_DTYPES[dtype]), lses.astype(np.float64 if dtype == "float64" else np.float32)
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("dtype", ALL_DTYPES)
 @pytest.mark.parametrize("program", RIGHT, ids=lambda program: program.__name__)
 def test_right_programs_are_within_the_bound(program: Callable[[Array, Array], States], dtype: str) -> None:
@@ -238,6 +239,7 @@ def caught(fault: Fault) -> tuple[str, ...]:
     return tuple(found)
 
 
+@pytest.mark.slow(1)
 @pytest.mark.parametrize("fault", faults_of("merge"), ids=lambda fault: fault.name)
 def test_every_fault_is_caught_twice(fault: Fault) -> None:
     """By two cases at least, and a right program by none."""
@@ -245,6 +247,7 @@ def test_every_fault_is_caught_twice(fault: Fault) -> None:
     assert not any(trial(Merging, case, d, Profile.WIDE).verdict.failure for case in CASES for d in case.dtypes)
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("fault", faults_of("merge"), ids=lambda fault: fault.name)
 def test_every_fault_is_named(fault: Fault) -> None:
     """By the diagnosis of its failures, those that passed speaking for it."""

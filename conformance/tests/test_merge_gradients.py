@@ -133,6 +133,7 @@ def test_every_fault_is_caught_twice() -> None:
     assert len(kills) >= 20
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("name", [fault.name for fault in faults_of("merge_grad")])
 def test_a_fault_is_named(name: str) -> None:
     """By the failures of all cases, in float32 and, for what is about half precision, in bfloat16."""
@@ -224,6 +225,7 @@ def detached_in_torch(outputs: Any, lses: Any) -> Any:
     return in_torch(outputs, lses.detach() + 0 * lses.nan_to_num(0.0, 0.0, 0.0))
 
 
+@pytest.mark.slow(1)
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [

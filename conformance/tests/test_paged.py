@@ -164,6 +164,7 @@ def test_pages_lie_in_no_order() -> None:
     assert len(set(shared[:3, 2].tolist())) == 3
 
 
+@pytest.mark.slow(1)
 @pytest.mark.parametrize("name", PACKED)
 def test_correct_variants_pass_every_case(name: str) -> None:
     """Gathered for the loop, for tiles, stored, dense, padded, backwards: none is taken for wrong."""
@@ -189,6 +190,7 @@ def test_every_fault_is_caught_twice() -> None:
     assert_caught_twice("paged")
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("name", [fault.name for fault in faults_of("paged")][::7])
 def test_a_fault_is_named(name: str) -> None:
     """Of all that is wrong with pages, and with the attention within."""

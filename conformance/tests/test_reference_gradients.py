@@ -93,6 +93,7 @@ def test_causal_of_other_lengths(shape: Shape) -> None:
     assert agree(sdpa_grad(*arrays, is_causal=True), complex_step.sdpa_grad(*arrays, is_causal=True))
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("axes", [*np.ndindex(2, 2, 2, 2), (0, 1, 1), (1, 0), (1,), (0,), ()])
 def test_bias_is_summed_over_broadcast_axes(axes: tuple[int, ...]) -> None:
     """A bias with any of its axes of length 1 (0 here) or left off has a gradient of its own shape."""
@@ -109,6 +110,7 @@ def test_groups_are_summed(heads: int) -> None:
     assert agree(sdpa_grad(*arrays), complex_step.sdpa_grad(*arrays))
 
 
+@pytest.mark.slow(1)
 @pytest.mark.parametrize("seed", range(25))
 def test_options_together(seed: int) -> None:
     """Random combinations of the options."""

@@ -179,6 +179,7 @@ def test_a_maker_named_like_a_function_of_the_implementation_gives_way(monkeypat
 CAUSAL = {"sdpa": "causal-square", "mha": "mha-causal", "sublayer": "sublayer-causal"}
 
 
+@pytest.mark.slow(4)
 @pytest.mark.parametrize("name", sorted(name for name, each in builtin().items() if each.operator in CAUSAL))
 def test_scripts_are_formatted(name: str, tmp_path: Path) -> None:
     """As a formatter would leave them: nobody has to clean up what is pasted."""

@@ -248,6 +248,7 @@ def test_a_file_that_is_too_large_is_not_opened(tmp_path: Path) -> None:
         read(path)
 
 
+@pytest.mark.slow(1)
 def test_what_decompresses_beyond_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small file of many zeros is a line that is too long, and one of many lines a file that is too large."""
     path = tmp_path / "results.jsonl.zst"

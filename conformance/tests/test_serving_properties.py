@@ -114,6 +114,7 @@ def test_each_property_has_a_fault_and_a_must() -> None:
     assert all(clauses()[prop.clause].level is Level.MUST for prop in SERVING_PROPERTIES.values())
 
 
+@pytest.mark.slow(8)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @each_property
 def test_a_right_one_has_every_property(prop: str, dtype: str) -> None:
@@ -122,6 +123,7 @@ def test_a_right_one_has_every_property(prop: str, dtype: str) -> None:
     assert (result.outcome, result.reason) == (Outcome.PASSED, "12 examples"), result.message
 
 
+@pytest.mark.slow(3)
 @each_property
 def test_a_wrong_one_fails_its_property(prop: str) -> None:
     """Each finds a fault that is one of its form."""
@@ -160,6 +162,7 @@ def known_by(record: str, fake: str, prop: str) -> tuple[Result, Result]:
     return with_it, without
 
 
+@pytest.mark.slow(7)
 @pytest.mark.parametrize(
     ("record", "fake"),
     [("jax-varlen-nn-empty-rows", "packed_mean"), ("varlen-flex-no-keys", "packed_without_keys")],

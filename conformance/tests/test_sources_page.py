@@ -37,6 +37,7 @@ def test_every_example_shows_what_it_prints() -> None:
     assert re.findall(r"^## Source (\d+)", PAGE, re.MULTILINE) == ["000", "001", "002", "003", "004"]
 
 
+@pytest.mark.slow(8)
 @pytest.mark.parametrize(("code", "shown"), EXAMPLES, ids=["000", "001", "001-sublayer", "002", "003", "004"])
 def test_every_framework_gives_the_numbers(code: str, shown: str) -> None:
     """NumPy, PyTorch, JAX and the exported model print the lines that the page shows once."""

@@ -46,6 +46,7 @@ def published() -> dict[tuple[str, str], Outcome]:
     return {(r.implementation, r.case): r.outcome for r in every if (r.device, r.dtype) == ("cpu", "float32")}
 
 
+@pytest.mark.slow(1)
 @pytest.mark.parametrize(("article", "name", "pattern"), PAIRS)
 def test_every_row_passes(article: str, name: str, pattern: str, published: dict[tuple[str, str], Outcome]) -> None:
     """The implementation is judged on the cases, and is right or deviates as recorded; on one it is right at least."""

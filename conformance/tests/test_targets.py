@@ -33,6 +33,7 @@ def test_keywords_need_no_second_selection(monkeypatch: pytest.MonkeyPatch) -> N
     assert asked == [False]
 
 
+@pytest.mark.slow(3)
 def test_a_process_of_exports_does_not_import_what_they_are_made_with() -> None:
     """The signatures of exported functions are read where torch is imported anyway."""
     for package in ("torch", "onnx", "onnxruntime", "onnxscript"):

@@ -183,6 +183,7 @@ def test_the_reference_gives_what_was_computed_by_hand(example: Any) -> None:
         assert not np.allclose(found.output[:, 0], numbers(wrong["value"])), wrong["because"]
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("name", PACKED)
 def test_correct_variants_pass_every_case(name: str) -> None:
     """Padded, dense, in tiles, stored, in the other order: none is taken for wrong."""
@@ -201,6 +202,7 @@ def test_correct_variants_pass_every_case(name: str) -> None:
             assert got.outcome is Outcome.PASSED, got.message
 
 
+@pytest.mark.slow(1)
 @pytest.mark.parametrize("name", PACKED)
 def test_correct_variants_pass_random_packs(name: str) -> None:
     """No false alarm."""
@@ -237,6 +239,7 @@ def test_a_fault_is_named(name: str) -> None:
 BIASES = [fault.name for fault in faults_of("varlen") if fault.group == "serving/varlen_bias"]
 
 
+@pytest.mark.slow(5)
 @pytest.mark.parametrize("name", BIASES)
 def test_a_wrong_bias_is_caught_twice_and_named(name: str) -> None:
     """By two cases in float32, and its own name stands first."""

@@ -68,6 +68,7 @@ def test_correct_variants_pass_every_case(name: str) -> None:
             assert got.outcome is Outcome.PASSED, got.message
 
 
+@pytest.mark.slow(1)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_correct_variants_pass_random_packs(name: str) -> None:
     """No false alarm."""
@@ -161,6 +162,7 @@ def leaking_in_torch(
     return in_torch(q, k, v + 1e-3 * v.roll(-1, 0), cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal)
 
 
+@pytest.mark.slow(4)
 @pytest.mark.parametrize(("name", "outcome"), [("in_torch", Outcome.PASSED), ("leaking_in_torch", Outcome.FAILED)])
 def test_gradients_of_a_plug_in_are_those_of_autograd(name: str, outcome: Outcome) -> None:
     """``module:function@torch+gradients`` of a function in flash-attention's signature, right and with a leak."""

@@ -59,6 +59,7 @@ KEEPS = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow(2)
 @KEEPS
 def test_memory_that_was_freed_is_not_asked_for_again() -> None:
     """Ten rounds take hardly a new page; without the variables each takes its arrays again."""

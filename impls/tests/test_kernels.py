@@ -128,6 +128,7 @@ def unmasked(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     return tiled(q, k, v, 0.0)
 
 
+@pytest.mark.slow(1)
 def test_keys_of_the_last_tile_with_a_score_of_0_are_caught() -> None:
     """A kernel that leaves them there fails where the keys are no whole tiles, and not where they are."""
     cases = ["keys-8", "plain"]

@@ -203,6 +203,7 @@ def with_kvcache(
     return (output, output[..., 0].swapaxes(1, 2)) if return_softmax_lse else output
 
 
+@pytest.mark.slow(2)
 @pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
 def test_sequences_of_as_many_queries_are_one_call(framework: str) -> None:
     """A function without boundaries is called once for each number of queries, and rows come back where they were."""

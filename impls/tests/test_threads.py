@@ -46,6 +46,7 @@ def core_of(thread: int) -> int:
     return int(Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()[36])
 
 
+@pytest.mark.slow(1)
 @linux
 @pytest.mark.skipif(len(threads.near()) < 2, reason="needs two cores")
 def test_a_thread_that_spins_on_the_core_leaves_it() -> None:

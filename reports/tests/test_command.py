@@ -128,6 +128,7 @@ def test_a_file_that_cannot_be_used_ends_with_status_2(tmp_path: Path, capsys: p
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow(2)
 def test_no_framework_and_no_implementation_is_imported(tmp_path: Path) -> None:
     """A report is made from files alone, where none of the libraries is installed."""
     path = conformance_file(tmp_path / "a.jsonl", result("x", "c1"))

@@ -102,6 +102,7 @@ def test_a_rule_that_matches_nothing_is_said(tmp_path: Path) -> None:
 SLOW = '[[rule]]\nimplementation = "square"\nignore = ["slower"]\n'
 
 
+@pytest.mark.slow(1)
 @pytest.mark.parametrize(
     ("text", "status", "answer"),
     [

@@ -57,6 +57,7 @@ def in_process(function: Any, process: str) -> Cell:
     return replace(made, target=replace(made.target, implementation=named))
 
 
+@pytest.mark.slow(1)
 def test_every_cell_has_batches_in_every_way() -> None:
     """As many as asked, of cells whose libraries have processes of their own, and the others' share of a core."""
     one, other = (in_process(attention, name) for name in ("one", "other"))

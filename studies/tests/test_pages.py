@@ -13,6 +13,7 @@ from studies.common import DATA, Study
 STUDIES = {name: one for name in names() if any((one := study(name)).tables)}
 
 
+@pytest.mark.slow(3)
 @pytest.mark.documents
 @pytest.mark.parametrize("one", STUDIES.values(), ids=STUDIES)
 def test_a_page_has_the_figures_of_the_file(one: Study) -> None:

@@ -38,6 +38,7 @@ def test_false_alarms_and_missed_changes_are_counted() -> None:
     assert rows == [[injected, of, "4", slower] for injected, slower in told for of in ("all", "mine")]
 
 
+@pytest.mark.slow(2)
 def test_a_cell_that_was_not_timed_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skipped, it would count as no false alarm and as no missed change."""
     monkeypatch.setattr(paired, "CELLS", (("numpy-eager", "prefill-b1h2d16s128"),))

@@ -54,6 +54,7 @@ def test_every_form_has_five_variants() -> None:
     assert all(len(variants) >= 5 for variants in SERVING.values())
 
 
+@pytest.mark.slow(1)
 @each_group
 def test_correct_variants_raise_no_alarm(group: str) -> None:
     """Over the first problems, all of which are counted, and of which none uses more than its bound."""
@@ -64,6 +65,7 @@ def test_correct_variants_raise_no_alarm(group: str) -> None:
     assert 0 < max(shares) <= 1
 
 
+@pytest.mark.slow(1)
 @pytest.mark.parametrize("form", WRONG)
 def test_a_wrong_one_would_be_seen(form: str) -> None:
     """A fault of each form raises alarms on the same problems."""

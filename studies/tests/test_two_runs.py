@@ -19,6 +19,7 @@ def results(machine: Machine, count: int, **change: float) -> list[Effects]:
     return [effects(cells(machine, np.random.default_rng(10_000 + seed), **change), {}) for seed in range(count)]
 
 
+@pytest.mark.slow(3)
 @pytest.mark.parametrize("machine", [one for one in MACHINES if one.tails is None], ids=lambda one: one.name)
 def test_false_findings_are_as_rare_as_promised(machine: Machine) -> None:
     """At most 3 of 60 comparisons have one, where 1 % is promised: of more the chance is 0.3 %."""
