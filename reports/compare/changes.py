@@ -142,6 +142,8 @@ class Comparison:
     results: int = 0
     #: The file of rules that it was judged by, with their number, "" for none.
     rules: str = ""
+    #: Most threads that the calls were given, 0 where no run says it.
+    threads: int = 0
 
     @property
     def worse(self) -> tuple[Change, ...]:

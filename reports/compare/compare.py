@@ -70,6 +70,7 @@ def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: 
         yardstick,
         both,
         given.name,
+        max((run.plan.threads for run in (*base.runs, *new.runs) if run.plan), default=0),
     )
 
 

@@ -69,7 +69,11 @@ def ways(base: Records, new: Records) -> list[str]:
     list[str]
         Such as another cache, clock or number of threads.
     """
-    runs = [{"cache": run.plan.cache if run.plan else CACHE} for run in (*base.runs, *new.runs)]
+    both = (*base.runs, *new.runs)
+    runs: list[dict[str, Any]] = [{"cache": run.plan.cache if run.plan else CACHE} for run in both]
+    for ways, run in zip(runs, both, strict=True):
+        if all(each.plan for each in both) and run.plan:  # a run that says nothing was on any number of them
+            ways["threads"] = run.plan.threads
     before, after = ({key_of(cell): cell.get("clock") or CLOCK for cell in side.cells} for side in (base, new))
     changed = [f"{one} → {after[key]}" for key, one in before.items() if after.get(key, one) != one]
     return _fields(runs) + [f"clock: {text}" for text in dict.fromkeys(changed)]

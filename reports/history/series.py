@@ -156,7 +156,9 @@ def _add(file: str, records: Records, points: dict[tuple[Key, str], list[Point]]
 def _ways(run: BenchRun, cell: Mapping[str, Any]) -> list[str]:
     """How a cell was timed, where that is not as always: times that were taken in two ways are two series."""
     cache, clock = run.plan.cache if run.plan else CACHE, cell.get("clock") or CLOCK
-    return [f"caches {cache}"] * (cache != CACHE) + [str(clock)] * (clock != CLOCK)
+    cores = run.fingerprint.get("cores_usable")
+    fewer = [f"threads {run.plan.threads}"] if run.plan and cores and run.plan.threads != cores else []
+    return [f"caches {cache}"] * (cache != CACHE) + fewer + [str(clock)] * (clock != CLOCK)
 
 
 def _machine(run: BenchRun) -> str:

@@ -75,10 +75,10 @@ def fingerprint(**fields: Any) -> dict[str, Any]:
     return {"cpu": "a processor", "cores_usable": 2, "id": "0a1b", **fields}
 
 
-def plan(cache: str = "warm") -> dict[str, Any]:
+def plan(cache: str = "warm", threads: int = 2) -> dict[str, Any]:
     """The plan of a run."""
     times = {"seconds": 0.6, "noise": 0.02, "process_runs": 3, "batch_seconds": 0.02, "limit": 10.8}
-    return {**times, "least_calls": 9, "most_calls": 1500, "threads": 1, "seed": 0, "cache": cache}
+    return {**times, "least_calls": 9, "most_calls": 1500, "threads": threads, "seed": 0, "cache": cache}
 
 
 def fit(implementation: str) -> dict[str, Any]:

@@ -162,6 +162,15 @@ def test_warm_and_cold_caches_are_not_compared(tmp_path: Path) -> None:
         assert found.unfit == ("times that were taken in different ways are not compared (cache: warm → cold)",)
 
 
+def test_times_on_one_core_and_on_two_are_not_compared(tmp_path: Path) -> None:
+    """The number is named, and the status is 2.  A file that does not say may be of any."""
+    old, two, one = (run(tmp_path / f"{n}.json", n, plan=how) for n, how in enumerate((None, WARM, plan(threads=1))))
+    assert between(two, two).status is between(old, one).status is Status.NOTHING_WORSE
+    found = between(two, one)
+    assert (found.status, found.speeds) == (Status.CANNOT_TELL, ())
+    assert found.unfit == ("times that were taken in different ways are not compared (threads: 2 → 1)",)
+
+
 def test_times_by_different_clocks_are_not_compared(tmp_path: Path) -> None:
     """A file that does not say which is by the host's; cells that one run alone has do not matter."""
     cells = [timed_cell("a", n, steady(1e-3, n), device="cuda") for n in LENGTHS]
@@ -320,3 +329,18 @@ def test_what_sees_more_is_offered_where_it_is_needed(tmp_path: Path) -> None:
     assert "would have seen" in said
     assert "--across-machines NAME" in said
     assert "compare-revisions" in said
+    assert "--threads" not in said
+
+
+@pytest.mark.parametrize(("threads", "offered"), [(1, False), (2, True)])
+def test_one_core_is_offered_to_runs_on_several(threads: int, offered: bool, tmp_path: Path) -> None:
+    """Where a change that counts could not have been seen."""
+    two = [
+        bench_run(
+            tmp_path / f"{at}.json",
+            *(timed_cell("a", n, steady(1e-3, n + at)) for n in LENGTHS),
+            plan=plan(threads=threads),
+        )
+        for at in (0, 1)
+    ]
+    assert ("(--threads 1)" in pages.terminal(between(*two))) is offered

@@ -127,12 +127,14 @@ def test_two_machines_are_two_series(tmp_path: Path) -> None:
 
 
 def test_times_that_were_taken_in_two_ways_are_two_series(tmp_path: Path) -> None:
-    """Cold caches are no change of a cell; a file that does not say is warm."""
+    """Cold caches, or one thread, are no change of a cell; a file that does not say is warm and on all cores."""
     runs(tmp_path / "in", 5, 99)
     runs(tmp_path / "in" / "warm", 5, 99, plan=plan())
     runs(tmp_path / "in" / "cold", 10, 0, plan=plan("cold"))
+    runs(tmp_path / "in" / "one", 10, 0, plan=plan(threads=1))
     found = history(tmp_path / "in")
-    assert [(one.machine, len(one.points)) for one in found.series] == [("0a1b", 10), ("0a1b, caches cold", 10)]
+    ways = [("0a1b", 10), ("0a1b, caches cold", 10), ("0a1b, threads 1", 10)]
+    assert sorted((one.machine, len(one.points)) for one in found.series) == ways
 
 
 def test_a_file_that_cannot_be_read_is_named_and_the_others_used(tmp_path: Path) -> None:
