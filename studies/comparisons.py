@@ -26,7 +26,6 @@ from attention_conformance.bench.analysis.statistics import Verdict
 from attention_conformance.impls import compressed
 from attention_conformance.impls.process.threads import usable_cores
 from attention_conformance.reports.compare import machines
-from attention_conformance.reports.compare.command import ENDINGS
 from attention_conformance.reports.compare.effects import CHANGED, QUANTILE, Cell, Effects, effects, settle
 from attention_conformance.reports.history.series import settled, steps
 from attention_conformance.reports.input.read import read
@@ -79,8 +78,8 @@ def measure(runs: int, machine: str, work: Path, bench: str) -> dict[str, Any]:
 
 
 def files(folder: Path) -> list[Path]:
-    """The result files of a folder, in the order of their names."""
-    return sorted(path for path in folder.glob("*") if compressed.kind(path) in ENDINGS)
+    """The result files of a folder, in the order of their names; not the checkpoint of a run that goes on."""
+    return sorted(path for path in folder.glob("*") if compressed.kind(path) == ".json")
 
 
 def kept(path: Path) -> dict[str, Any]:
