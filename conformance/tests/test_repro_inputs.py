@@ -75,11 +75,18 @@ LAYERS = (
 )
 CASES = [case for case in every_case().values() if max(case.shape.sq, case.shape.sk) * case.shape.d < NUMBERS]
 
+#: Numbers of a case whose text is executed in less than a second.
+QUICKLY = 50_000
+
 
 @pytest.mark.parametrize(
     "dtypes", [slice(1), pytest.param(slice(1, None), marks=pytest.mark.slow)], ids=["first dtype", "other dtypes"]
 )
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.slow(15) if case.size[0] > QUICKLY else ()) for case in CASES],
+    ids=[case.name for case in CASES],
+)
 def test_every_case_is_written_as_numbers_or_by_its_seed(case: AnyCase, dtypes: slice) -> None:
     """In every dtype, and none as bytes that nobody can read."""
     for dtype in case.dtypes[dtypes]:

@@ -220,17 +220,8 @@ def test_every_fault_is_caught_twice() -> None:
     assert_caught_twice("varlen")
 
 
-#: Shows in packs of hundreds of sequences alone, which take seconds to compare.
-LONG = "packed-first256"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(fault.name, marks=pytest.mark.slow(15) if fault.name == LONG else ())
-        for fault in faults_of("varlen")[::7]
-    ],
-)
+@pytest.mark.slow(15)  # packed-first256 shows in packs of hundreds of sequences alone, which take seconds to compare
+@pytest.mark.parametrize("name", [fault.name for fault in faults_of("varlen")[::7]])
 def test_a_fault_is_named(name: str) -> None:
     """Of all that is wrong with packs, and with the attention within, by the failures of a few cases."""
     assert_named(name, CASES)
