@@ -16,8 +16,9 @@ import itertools
 import math
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from attention_conformance.bench.analysis.statistics import Verdict
 from attention_conformance.impls import compressed
 from attention_conformance.impls.process.threads import usable_cores
 from attention_conformance.reports.compare import machines
-from attention_conformance.reports.compare.effects import CHANGED, QUANTILE, Cell, Effects, effects, settle
+from attention_conformance.reports.compare.effects import CHANGED, LOAD, QUANTILE, Cell, Effects, effects, settle
 from attention_conformance.reports.history.series import settled, steps
 from attention_conformance.reports.input.read import read
 from attention_conformance.reports.input.records import Records
@@ -89,6 +90,7 @@ def kept(path: Path) -> dict[str, Any]:
     return {
         "started": run.started,
         "load": run.load_average,
+        "cores": run.fingerprint.get("cores_usable"),
         "peaks": machines.rates(records.runs, "cpu"),
         "cells": {" ".join(key): _quantiles(records, key) for key in records.samples},
     }
@@ -131,10 +133,19 @@ def target(found: Sequence[Cell], what: str, turn: int) -> list[int]:
     return [at for at, cell in enumerate(found) if cell.unit == chosen]
 
 
-def pairs(runs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[list[Cell], dict[str, float]]]:
-    """All pairs of runs, the earlier as the base."""
+def compared(base: Mapping[str, Any], new: Mapping[str, Any]) -> Callable[[Sequence[Cell]], Effects]:
+    """What ``compare`` finds between two runs in their cells, as they are or lengthened."""
+    loads = (
+        SimpleNamespace(load_average=run["load"], fingerprint={"cores_usable": run["cores"]}) for run in (base, new)
+    )
+    load = math.hypot(LOAD, machines.load(loads))  # type: ignore[arg-type]
+    return lambda those: effects(those, yardsticks(base, new), load=load)
+
+
+def pairs(runs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[list[Cell], Callable[[Sequence[Cell]], Effects]]]:
+    """The cells of all pairs of runs, the earlier as the base, and what compares them."""
     for base, new in itertools.combinations(runs, 2):
-        yield cells(base, new), yardsticks(base, new)
+        yield cells(base, new), compared(base, new)
 
 
 def changed(found: Effects, but: Sequence[int] = (), unit: tuple[str, str] | None = None) -> bool:
@@ -148,8 +159,8 @@ def rates(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Rates of the rule over all pairs, as they are and with changes injected: shares of pairs and of cells."""
     false, same, covered, seen = [], [], [], []
     injected: list[list[tuple[bool, bool]]] = [[] for _ in INJECTED]
-    for turn, (those, known) in enumerate(pairs(runs)):
-        found = effects(those, known)
+    for turn, (those, judge) in enumerate(pairs(runs)):
+        found = judge(those)
         false.append(changed(found))
         same += [one.verdict is Verdict.SAME for one in found.cells]
         covered += [one.ratio.low <= 1 <= one.ratio.high for one in found.cells]
@@ -157,7 +168,7 @@ def rates(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for (what, by, _), results in zip(INJECTED, injected, strict=True):
             which = target(those, what, turn)
             unit = those[which[0]].unit
-            after = effects(longer(those, which, by), known)
+            after = judge(longer(those, which, by))
             one = after.units[unit] if what == WHOLE else after.cells[which[0]]
             results.append((one.verdict is Verdict.SLOWER, changed(after, which, unit)))
     shares = [[_mean(each) for each in zip(*results, strict=True)] for results in injected]

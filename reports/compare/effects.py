@@ -28,11 +28,12 @@ of cell c, which is of implementation i and workload w, in process run r of side
   yardsticks are all there is. The machine is taken to vary by UNKNOWN beside, by what its process runs show, and by
   LOAD.
 
-An effect has a p value, by Student's t, of lying within the margin. Those of a level are taken together by Benjamini
-and Hochberg (JRSS B 57, 1995): of what is called changed a share FALSE is not, on average, and if nothing changed
-that is the chance that anything is called so; each level has a third of it. The interval *among all* is the one that
-gives the same verdicts (Benjamini & Yekutieli, JASA 100, 2005): of R changes found in n, its confidence is 1 − R/n of
-that share.
+An effect has a p value, by Student's t, of lying within the margin.  The variance of a cell's is a sum: of what its
+process runs scatter by, of which few numbers tell, and of luck, of which all cells do; it has the degrees of freedom of
+such a sum (Satterthwaite, Biometrics Bulletin 2, 1946).  Those of a level are taken together by Benjamini and Hochberg
+(JRSS B 57, 1995): of what is called changed a share FALSE is not, on average, and if nothing changed that is the chance
+that anything is called so; each level has a third of it.  The interval *among all* is the one that gives the same
+verdicts (Benjamini & Yekutieli, JASA 100, 2005): of R changes found in n, its confidence is 1 − R/n of that share.
 
 An implementation that changed as a whole is one finding, and a cell of it needs no more than its own 95 % interval to
 be one of those that did. What could have been seen follows from the same rule: the effect that is found with
@@ -96,6 +97,10 @@ HUBER = 1.345
 
 #: Of normal values Huber's mean uses this share.
 EFFICIENCY = 0.95
+
+#: A variance by a median tells as much as one by this share of as many numbers (Rousseeuw & Croux, Alternatives to the
+#: median absolute deviation, JASA 88, 1993).
+OF_MEDIAN = 0.37
 
 #: Quantiles of χ²₁, by which luck is estimated: the median, and of MANY deviations this one too, as luck has heavier
 #: tails than the normal; and a variance that is none.
@@ -172,7 +177,11 @@ def level(seconds: Sequence[float]) -> float:
 
 
 def effects(
-    cells: Sequence[Cell], yardsticks: Mapping[str, float], unknown: float = UNKNOWN, q: float = FALSE
+    cells: Sequence[Cell],
+    yardsticks: Mapping[str, float],
+    unknown: float = UNKNOWN,
+    q: float = FALSE,
+    load: float = LOAD,
 ) -> Effects:
     """Effects between base and new over some cells.
 
@@ -187,6 +196,8 @@ def effects(
         another's, so that the machine is not in them.
     q
         Share of findings that may be false.
+    load
+        Standard deviation of what other work slows the machine by that yardsticks do not show, of the log.
 
     Returns
     -------
@@ -203,7 +214,7 @@ def effects(
     luck_of_unit = component(values, spread, [range(len(values))], LUCK_OF_IMPLEMENTATION, IMPLEMENTATIONS)
     spread, alone = spread + luck_of_unit, within + luck + luck_of_unit
 
-    machine, error = of_machine(cells, yardsticks, unknown)
+    machine, error = of_machine(cells, yardsticks, unknown, load)
     of_units, share = np.full(len(values), float(len(values) - 1 + PRIOR)), q / LEVELS
     everything = None
     if len(values) >= IMPLEMENTATIONS and unknown > 0:
@@ -215,7 +226,9 @@ def effects(
     least = [(min(cells[at].least for at in those), min(cells[at].margin for at in those)) for those in units.values()]
     found = judged(values - machine, np.sqrt(spread + error**2), of_units, share, least)
     shared = {unit: one for (unit, at), one in zip(units.items(), found, strict=True) if len(at) > 1}
-    single = judged(moved - machine, np.sqrt(alone + error**2), freedom, share, limits)
+    of_luck, of_whole = (PRIOR + OF_MEDIAN * (len(each) - 1) for each in (moved, values))
+    of_cells = together([(within, freedom), (luck, of_luck), (luck_of_unit + error**2, of_whole)])
+    single = judged(moved - machine, np.sqrt(alone + error**2), of_cells, share, limits)
     wholes = [{each.verdict for each in (everything, shared.get(cell.unit)) if each is not None} for cell in cells]
     return Effects(
         Interval(*(math.exp(machine + at * error) for at in (0, -2, 2))),
@@ -227,7 +240,9 @@ def effects(
     )
 
 
-def of_machine(cells: Sequence[Cell], yardsticks: Mapping[str, float], unknown: float) -> tuple[float, float]:
+def of_machine(
+    cells: Sequence[Cell], yardsticks: Mapping[str, float], unknown: float, load: float = LOAD
+) -> tuple[float, float]:
     """The log of the machine's factor by the yardsticks alone, with its standard error.
 
     The machine is taken to vary by ``unknown`` and by what process runs scatter; a yardstick is measured once, and so
@@ -241,6 +256,8 @@ def of_machine(cells: Sequence[Cell], yardsticks: Mapping[str, float], unknown: 
         New ÷ base of measured limits, by name.
     unknown
         Two standard deviations of the machine, of the log.
+    load
+        Standard deviation of what other work slows the machine by that yardsticks do not show, of the log.
 
     Returns
     -------
@@ -249,18 +266,21 @@ def of_machine(cells: Sequence[Cell], yardsticks: Mapping[str, float], unknown: 
     """
     if not unknown:
         return 0.0, 0.0
-    sides = [side for cell in cells for side in (cell.base, cell.new)]
-    counts = [len(side) for side in sides]
-    several = [float(np.var(side, ddof=1)) for side in sides if len(side) > 1]
-    once = 2 * float(np.median(several)) if several else 2 * SCATTER**2
-    prior = (unknown / 2) ** 2 + once / float(np.median(counts))
+    # Of each side for itself: other work may have slowed one process run of one of them.
+    once, mean = 0.0, 0.0
+    for sides in ([cell.base for cell in cells], [cell.new for cell in cells]):
+        several = [float(np.var(side, ddof=1)) for side in sides if len(side) > 1]
+        scatter = float(np.median(several)) if several else SCATTER**2
+        once += scatter
+        mean += scatter / float(np.median([len(side) for side in sides]))
+    prior = (unknown / 2) ** 2 + mean
     if not yardsticks:
-        return 0.0, math.hypot(math.sqrt(prior), LOAD)
+        return 0.0, math.hypot(math.sqrt(prior), load)
     measured = YARDSTICK**2 + once
     told = float(np.median(np.log([*yardsticks.values()])))
     prior = max(prior, told**2 - measured)  # a machine that moved further than it is taken to
     error = math.sqrt(prior * measured / (prior + measured))
-    return told * prior / (prior + measured), math.hypot(error, LOAD)
+    return told * prior / (prior + measured), math.hypot(error, load)
 
 
 def settle(cells: Sequence[Cell]) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
@@ -354,6 +374,23 @@ def variances(
     prior = float(tried[np.argmin(np.abs(widths - width))])
     start = np.exp(centre + float(np.median(rest))) / stats.f.ppf(0.5, freedom, prior)
     return (prior * start + squares) / (prior + own), prior + own
+
+
+def together(parts: Sequence[tuple[np.ndarray | float, np.ndarray | float]]) -> np.ndarray:
+    """The degrees of freedom of a sum of estimated variances (Satterthwaite, Biometrics Bulletin 2, 1946).
+
+    Parameters
+    ----------
+    parts
+        Each variance, with the degrees of freedom that it is known by: numbers, or one for each value.
+
+    Returns
+    -------
+    numpy.ndarray
+        One for each value: no fewer than the least of the parts', no more than all together.
+    """
+    total = sum(variance for variance, _ in parts)
+    return np.asarray(total**2 / sum(variance**2 / known for variance, known in parts))
 
 
 def component(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -111,6 +112,26 @@ def libraries(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
         One text for each library.
     """
     return _fields([_together(map(versions_of, side)) for side in (base, new)])
+
+
+def load(runs: Iterable[BenchRun]) -> float:
+    """Standard deviation of what other work slowed some runs by, of the log; 0 where no load is above its cores.
+
+    Where twice as many threads are to run as there are cores a call takes up to twice as long, of which yardsticks,
+    the best of several, show nothing: that is two standard deviations.
+
+    Parameters
+    ----------
+    runs
+        Of both sides.
+
+    Returns
+    -------
+    float
+        Of the log.
+    """
+    known = ((run.load_average, run.fingerprint.get("cores_usable")) for run in runs)
+    return math.hypot(*(math.log(max(1.0, load / cores)) / 2 for load, cores in known if load and cores))
 
 
 def yardsticks(base: Sequence[BenchRun], new: Sequence[BenchRun], device: str) -> dict[str, float]:

@@ -24,7 +24,7 @@ def run(seed: int, cell: float = 0.005, noise: float = 0.01) -> dict[str, Any]:
         for at in range(5):
             level = math.log(1000.0) + machine + cell * rng.normal() + noise * rng.normal(size=5)
             found[f"{who} cpu float32 w{at}"] = [np.exp(level).tolist()] * len(QUANTILES)
-    return {"started": str(seed), "load": 0.1, "peaks": {"peak": 1e11 * math.exp(-machine)}, "cells": found}
+    return {"started": str(seed), "load": 0.1, "cores": 2, "peaks": {"peak": 1e11 * math.exp(-machine)}, "cells": found}
 
 
 QUIET = [run(seed) for seed in range(12)]
