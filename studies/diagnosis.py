@@ -236,7 +236,7 @@ def _versions() -> dict[str, str]:
         "pypots", "pytorch-forecasting", "sockeye", "tsai", "alphafold2-pytorch", "chronos-forecasting", "coqui-tts",
         "d3rlpy", "deepchem", "dgl", "fairseq2", "fla-core", "flash-attention-softmax-n", "ibm-fms", "joeynmt",
         "kauldron", "linear-attention-transformer", "litert-torch", "litgpt", "llm-foundry", "megatron-core",
-        "mmpretrain", "numpy-ml", "OpenNMT-py", "parlai", "perceiver-pytorch", "speechbrain", "stanza", "tabicl",
+        "mmpretrain", "OpenNMT-py", "parlai", "perceiver-pytorch", "speechbrain", "stanza", "tabicl",
         "torchscale", "torchtext", "transformer-lens", "trax", "uni2ts",
     )  # fmt: skip
     found = {}

@@ -452,14 +452,6 @@ def flash_linear(
     return _shsd(_from_torch(found))[0]
 
 
-def numpy_ml(q: Array, k: Array, v: Array) -> Array:
-    """The DotProductAttention of numpy-ml."""
-    _equal_heads(q, k)
-    layer = importlib.import_module("numpy_ml.neural_nets.layers").DotProductAttention()
-    found: Array = layer.forward(q, k, v)
-    return found
-
-
 def litert(
     q: Array, k: Array, v: Array, *, mask: Any = None, bias: Any = None, scale: Any = None, softcap: Any = None,
     alibi_slopes: Any = None,
@@ -666,11 +658,12 @@ def alphafold2(
     """The Attention of alphafold2-pytorch with its gates as they begin."""
     _square(x_q, w_q, w_k, w_v, w_o)
     path, width = "alphafold2_pytorch/alphafold2.py", x_q.shape[2]
-    made = _taken("alphafold2-pytorch", path, "Attention", "exists", "default", "init_zero_").Attention
+    names = ("Attention", "exists", "default", "init_zero_")
+    made = _taken("alphafold2-pytorch", path, *names, isfunction="inspect:isfunction").Attention
     a, b = _torch(x_q, x_kv)
     layer = made(width, heads=heads, dim_head=width // heads).to(a.dtype).eval()
-    names = {"to_q": (w_q, None), "to_kv": (np.concatenate([w_k, w_v], axis=1), None), "to_out": (w_o, b_o)}
-    _projections(layer, names)
+    given = {"to_q": (w_q, None), "to_kv": (np.concatenate([w_k, w_v], axis=1), None), "to_out": (w_o, b_o)}
+    _projections(layer, given)
     return _from_torch(layer(a, context=b))
 
 
