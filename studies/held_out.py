@@ -57,7 +57,7 @@ def _taken(package: str, path: str, *names: str, **also: str) -> types.SimpleNam
 
 def _named(where: str) -> Any:
     module, _, name = where.removesuffix("()").partition(":")
-    found = importlib.import_module(module)
+    found: Any = importlib.import_module(module)
     found = getattr(found, name) if name else found
     return found() if where.endswith("()") else found
 

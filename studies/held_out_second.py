@@ -137,7 +137,7 @@ def stanza(q: Array, k: Array, v: Array, *, mask: Any = None) -> Array:
     _not_empty(q, k, v)
     path = "stanza/models/constituency/label_attention.py"
     made = _taken("stanza", path, "ScaledDotProductAttention").ScaledDotProductAttention
-    masked = None if mask is None else ~np.asarray(_one_sample(_full(mask, q, k)))
+    masked = None if mask is None else ~_one_sample(np.asarray(_full(mask, q, k)))
     a, b, c, masked = _torch(*map(_one_sample, (q, k, v)), masked)
     found = _from_torch(made(q.shape[1] * q.shape[3]).eval()(a, b, c, masked)[0])
     return found.reshape(*q.shape[:3], v.shape[3])
@@ -385,7 +385,9 @@ def trax(q: Array, k: Array, v: Array, *, mask: Any = None, is_causal: bool = Fa
         "trax", "trax/layers/attention.py", "_per_head_attention", "_causal_mask", jnp="jax.numpy",
         fastmath="studies.held_out_second:_FastMath",
     )  # fmt: skip
-    a, b, c, masked = _jax(*map(_one_sample, (q, k, v)), None if mask is None else _one_sample(_full(mask, q, k)))
+    a, b, c, masked = _jax(
+        *map(_one_sample, (q, k, v)), None if mask is None else _one_sample(np.asarray(_full(mask, q, k)))
+    )
     masked = found._causal_mask(q.shape[2]) if is_causal else masked
     output, _ = found._per_head_attention(a, b, c, masked, dropout=0.0, mode="eval", rng=None)
     return np.asarray(output).reshape(*q.shape[:3], v.shape[3])
@@ -461,7 +463,7 @@ def litert(
         raise NotImplementedError("mask and bias together")
     name = "scaled_dot_product_attention"
     attend = getattr(_taken("litert-torch", f"litert_torch/generative/layers/{name}.py", name), name)
-    added = _full(bias, q, k) if mask is None else np.where(_full(mask, q, k), 0, -np.inf).astype(q.dtype)
+    added = _full(bias, q, k) if mask is None else np.where(np.asarray(_full(mask, q, k)), 0, -np.inf).astype(q.dtype)
     away = np.abs(np.arange(q.shape[2])[:, None] - np.arange(k.shape[2]))
     alibi = None if alibi_slopes is None else (-np.reshape(alibi_slopes, (1, -1, 1, 1)) * away).astype(q.dtype)
     a, b, c, added, alibi = _torch(*_shsd(q, k, v), added, alibi)
