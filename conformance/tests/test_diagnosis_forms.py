@@ -17,6 +17,7 @@ from attention_conformance.conformance.tests.test_diagnosis_choice import PROFIL
 PLAIN = ("plain", "plain-square", "plain-tall", "width-6", "one-query", "scale-given")
 CAUSAL = ("plain", "causal-square", "causal-more-keys", "causal-more-queries", "causal-one-query")
 LENGTHS = ("plain", "lengths", "lengths-zero", "lengths-full")
+EMPTY = ("plain", "mask", "empty-row", "empty-row-one-batch", "empty-row-last", "empty-row-grouped", "empty-all")
 
 
 class ZeroKeys(Attention):
@@ -60,6 +61,16 @@ class LastHeadUnwritten(Attention):
         return output
 
 
+class MaskedRowsUnwritten(Attention):
+    """Rows that may attend to no key are what the memory held."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        """The output as it is returned."""
+        output = super().stored(x, output)
+        noise = np.random.default_rng(np.count_nonzero(self.allowed(x))).standard_normal(output.shape)
+        return np.where(self.allowed(x).any(axis=3, keepdims=True), output, noise.astype(output.dtype))
+
+
 class OneNumberWrong(Attention):
     """One number of the last head is wrong, which is no part."""
 
@@ -77,6 +88,7 @@ class OneNumberWrong(Attention):
         (CausalByTwo, CAUSAL, "one causal mask for every 2 rows, that of the last one"),
         (LengthsOfRows, LENGTHS, "key lengths applied to the rows"),
         (LastHeadUnwritten, PLAIN, "the last head holds numbers that no mistake gives"),
+        (MaskedRowsUnwritten, EMPTY, "fully masked rows hold numbers that no mistake gives"),
     ],
 )
 def test_a_cause_is_named(make: type[Model], names: tuple[str, ...], words: str) -> None:
