@@ -544,7 +544,8 @@ def unwritten(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Expl
     some = [f for f in values if _confined(f, words, whole=True)]
     if len({failed.case for failed in parts[words]}) < FEW or 2 * len(some) < len(values):
         return []
-    have = [p for p in passed if (inside := _part(words, _output_shape(p), p)).any() and not inside.all()]
+    valid = [p for p in passed if not p.case.invalid]  # the others have no output
+    have = [p for p in valid if (inside := _part(words, _output_shape(p), p)).any() and not inside.all()]
     only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in have])
     if 2 * len(kept) > len(some):
         return []
