@@ -84,6 +84,7 @@ def _masks() -> Iterator[MhaCase]:
     yield case("causal-cross", "MHA-9 MHA-4", "Causal over seven keys of another input: aligned at the top left.", CROSS, x_kv=x_kv, is_causal=True, **FULL)
     yield case("causal-fewer-keys", "MHA-9 MHA-4", "Causal over three keys of another input: the last rows see all of them.", replace(PLAIN, sk=3), x_kv=x_kv, is_causal=True, **FULL)
     yield case("causal-mask", "MHA-9 MHA-8", "Causal and a mask: both hold.", is_causal=True, mask=_mask(0.5, always=0), **FULL)
+    yield case("causal-mask-rows", "MHA-9 MHA-8", "Causal and a mask (B, 1, Sq, Sk) without heads: both hold.", is_causal=True, mask=_mask(0.5, (None, 1, None, None), always=0), stays="causal and a mask of every head, where q, k and v are one input", **FULL)
     yield case("causal-mask-cross", "MHA-9 MHA-8", "Causal and a mask (1, 1, Sq, Sk) over another input.", CROSS, x_kv=x_kv, is_causal=True, mask=_mask(0.7, (1, 1, None, None), always=0), **FULL)
     yield case("causal-padding", "MHA-9 MHA-10", "Causal, and padded keys at the end.", is_causal=True, kv_lengths=_lengths(5, 3), **FULL)
     yield case("lengths", "MHA-10", "Five and three valid keys; a padded key is not zero, as keys have a bias.", kv_lengths=_lengths(5, 3), dtypes=("float32", *HALVES), **FULL)

@@ -79,8 +79,6 @@ def ring(
     how: tuple[bool, str] = (False, "ALL_GATHER"),
 ) -> torch.Tensor:
     """Contiguous shards; keys and values of all ranks are gathered once, as it is by default."""
-    if q.ndim == k.ndim == 4 and q.shape[1] != k.shape[1]:
-        raise NotImplementedError("the flash kernel of the CPU has no grouped heads")
     result: torch.Tensor = _Ring.apply(q, k, v, group, is_causal, scale, how)
     return result
 
@@ -197,7 +195,7 @@ def heads(
 for _each in (ring, rotating, balanced, balanced_gathered, public, heads):
     vars(_each).update(ranks=(2, 3, 4, 8), dtypes=("float32", "bfloat16"), profiles={"bfloat16": "fused"})
 for _each in (ring, rotating, balanced, balanced_gathered):
-    vars(_each).update(group_sizes=1, equal_widths=True)  # of the flash kernel of the CPU
+    vars(_each).update(equal_widths=True)  # of the flash kernel of the CPU
 for _each in (balanced, balanced_gathered):
     vars(_each).update(sharding="zigzag")
 vars(heads).update(sharding="heads", ranks=(2, 4, 8))  # heads have to divide by all of them: three would make 24
