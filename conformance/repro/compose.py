@@ -24,9 +24,17 @@ import numpy as np
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.judging.message import inputs_line
 from attention_conformance.conformance.judging.outcomes import IN_WORDS, Failure, Result
+from attention_conformance.conformance.repro import declared
 from attention_conformance.conformance.repro.checks import Checked, Element, check
 from attention_conformance.conformance.repro.inline import CannotInline, Import, Inliner, import_lines, parsed_import
-from attention_conformance.conformance.repro.inputs import arrays, definitions, packed, simpler_forms, statements
+from attention_conformance.conformance.repro.inputs import (
+    arrays,
+    definitions,
+    left_out,
+    packed,
+    simpler_forms,
+    statements,
+)
 from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import heads_inside
@@ -75,14 +83,20 @@ def head(
     if clause is not None:
         lines.append(f"Clause:   {clause.id} · {clause.title}: {clause.sentence}")
     lines.append(f"Seen:     {result.reason}")
-    names = list(simpler_forms(case))
-    meant = f"The numbers of {', '.join(names)} are simplified. The case's own: {case.why}" if names else case.why
-    lines += [f"Input:    {meant}", f"          {inputs_line(case, target.dtype)}"]
+    lines += [f"Input:    {_simplified(case)}{case.why}", f"          {inputs_line(case, target.dtype)}"]
     system = [f"Python {platform.python_version()}", f"{platform.system()} {platform.machine()}"]
     lines += [f"Versions: {', '.join([*(f'{name} {text}' for name, text in versions.items()), *system])}"]
-    numbers = ", with simpler numbers" if names else ""
+    numbers = ", with simpler numbers" if _simplified(case) else ""
     lines.append(f"Case {case.name} of attention-conformance{numbers}; {_exit(result.failure)}")
     return [commented for line in lines for commented in _comment(line)]
+
+
+def _simplified(case: AnyCase) -> str:
+    """What is simpler than in the case, in a sentence or two; "" where nothing is."""
+    numbers, without = ", ".join(simpler_forms(case)), ", ".join(left_out(case))
+    said = [f"The numbers of {numbers} are simplified. "] if numbers else []
+    said += [f"Without {without}. "] if without else []
+    return "".join([*said, "The case's own: "]) if said else ""
 
 
 def _exit(failure: Failure) -> str:
@@ -157,7 +171,7 @@ def _differentiated(target: Target, call: Call) -> Snippet:
     of = forward(call, gradients.function_of)
     writer = getattr(room, "FUNCTIONS", {}).get(gradients.target)
     inner = writer(of) if writer else snippet(replace(target, implementation=_function(gradients)), of, leaves(call))
-    written: Snippet = room.differentiated(inner, call)
+    written: Snippet = room.differentiated(direct(inner), call)
     return written
 
 
@@ -181,7 +195,10 @@ def _room(implementation: Implementation) -> str:
 
 
 def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
-    """A user's function, imported from where the user has it, and called by keyword as the suite calls it."""
+    """A user's function, imported from where the user has it, and called as it is declared.
+
+    Where its file does not tell, it is called by keyword as the suite calls it.
+    """
     terms = _script(_ROOMS[implementation.framework]).TERMS
     place, _, name = implementation.target.rpartition(":")
     function = _FUNCTIONS.get(call.operator, call.operator)
@@ -210,9 +227,10 @@ def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
         kernels = KERNELS[implementation.kernels]
         imports, lines = (*imports, *kernels.imports), [*kernels.script.strip().splitlines(), "", *lines]
     names = OPERATORS[call.operator].arguments
-    arguments = (*(f"{name}={name}" for name in names), *by_contract(call)[len(names) :])
+    own = declared.arguments(implementation, call)
+    arguments = own or (*(f"{name}={name}" for name in names), *by_contract(call)[len(names) :])
     form = _FORMS.get(call.operator)
-    if form is None:
+    if own or form is None:
         return Snippet(function, arguments, terms, imports, "\n".join(lines))
     definition = "\n".join((*lines, f"{function} = {form.rpartition(':')[2]}({function})"))
     return Snippet(function, arguments, terms, imports, definition, (form,))
@@ -347,7 +365,7 @@ class _Script:
             lines.append(f"{together(four, 'np.ascontiguousarray(a.swapaxes(1, 2))')}  # to (B, S, H, D)")
             self._imports.add(_NUMPY)
         lines += written.terms.put(given, case.memory, target.device)
-        self.lines(lines)
+        self.lines([*lines, *written.prepared])
         return written
 
     def _data(self, case: AnyCase) -> None:
@@ -362,7 +380,8 @@ class _Script:
         self.lines(data.lines)
 
     def _define(self, block: str) -> None:
-        block = f"\n{block}\n"
+        if re.search(r"^(def|class|@)", block, re.MULTILINE):
+            block = f"\n{block}\n"
         if block.strip() and block not in self._blocks:  # the call before may have defined the same
             self._blocks.append(block)
 
