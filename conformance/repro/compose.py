@@ -63,6 +63,13 @@ _ROOMS = {
 #: What a plugged-in function is called in a script, where that is not the name of its operator.
 _FUNCTIONS = {"sdpa": "attention"}
 
+#: Names that a script gives to something else, beside those of modules.
+TAKEN = frozenset(
+    {"content", "called", "expected", "wrong", "wanted", "index", "value", "bound", "got", "right", "results", "result"}
+    | {"inputs", "before", "modified", "name", "shape", "dtypes", "error", "gradients", "rng", "rows", "np", "sys"}
+    | {name for each in OPERATORS.values() for name in (*each.arguments, *each.arrays, *(r for r, _ in each.results))}
+)
+
 #: What calls a function in whichever known signature it is written.
 _FORMS = {
     VARLEN.name: "attention_conformance.impls.packed:packed_form",
@@ -104,7 +111,7 @@ def _exit(failure: Failure) -> str:
         return "dies as long as this is so, and exits with 0 once it is right."
     if failure is Failure.TIMEOUT:
         return "runs on as long as this is so, and exits with 0 once it is right."
-    return "exits with 1 as long as this is so, with 0 once it is right."
+    return "exits with 1, and with 0 once it is right."
 
 
 def _comment(line: str) -> list[str]:
@@ -201,7 +208,8 @@ def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
     """
     terms = _script(_ROOMS[implementation.framework]).TERMS
     place, _, name = implementation.target.rpartition(":")
-    function = _FUNCTIONS.get(call.operator, call.operator)
+    own = declared.arguments(implementation, call)
+    function = name if own and name not in TAKEN else _FUNCTIONS.get(call.operator, call.operator)
     folder = [f"sys.path.insert(0, {_quoted(implementation.folder)})"] if implementation.folder else []
     if place.endswith(".py") and name.isidentifier() and _importable(Path(place), implementation.folder):
         same = "" if name == function else f" as {function}"
@@ -227,7 +235,6 @@ def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
         kernels = KERNELS[implementation.kernels]
         imports, lines = (*imports, *kernels.imports), [*kernels.script.strip().splitlines(), "", *lines]
     names = OPERATORS[call.operator].arguments
-    own = declared.arguments(implementation, call)
     arguments = own or (*(f"{name}={name}" for name in names), *by_contract(call)[len(names) :])
     form = _FORMS.get(call.operator)
     if own or form is None:
@@ -358,8 +365,7 @@ class _Script:
             self._imports |= parsed_import(line)
         self._define(self._inliner.add(written.sources))
         self._define(written.definitions)
-        self._data(case)
-        lines = []
+        lines = self._data(case)
         four = [each.name for each in given if each.name in heads and len(each.shape) == 4]
         if four:
             lines.append(f"{together(four, 'np.ascontiguousarray(a.swapaxes(1, 2))')}  # to (B, S, H, D)")
@@ -368,8 +374,8 @@ class _Script:
         self.lines([*lines, *written.prepared])
         return written
 
-    def _data(self, case: AnyCase) -> None:
-        """The inputs as NumPy arrays."""
+    def _data(self, case: AnyCase) -> list[str]:
+        """The statements of the inputs as NumPy arrays."""
         data = statements(case, self._target.dtype)
         try:
             defined = definitions(data, self._inliner)
@@ -377,7 +383,7 @@ class _Script:
             data, defined = packed(case, self._target.dtype), ""
         self._imports |= data.imports
         self._define(defined)
-        self.lines(data.lines)
+        return [*data.lines]
 
     def _define(self, block: str) -> None:
         if re.search(r"^(def|class|@)", block, re.MULTILINE):

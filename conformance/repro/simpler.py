@@ -45,6 +45,9 @@ CLEAR = 2.0
 #: The factor by which a failure without an explanation, in all rows, may be larger or smaller than it was.
 ABOUT = 4.0
 
+#: By how much the numbers of each array that are like drawn ones begin further on, so that no two are alike.
+FIRST = 17
+
 #: Lines from which on a script is worth the search.
 LONG = 40
 
@@ -194,9 +197,9 @@ def simpler(
     shorter = (judged, case) if best is None else _named(case, best)
     search, written = replace(search, left_out=left), dict[str, str]()
     shorts = {name: brief(name, array) for name, array in held.items() if not _is_table(array)}
-    for name in sorted(shorts, key=lambda name: (bool(shorts[name]), name in LAST)):
+    for place, name in enumerate(sorted(shorts, key=lambda name: (bool(shorts[name]), name in LAST))):
         short = shorts[name]
-        for form in () if short and plain else forms(held[name], plain=plain):
+        for form in () if short and plain else forms(held[name], plain=plain, first=FIRST * place):
             array = _made(form, held[name])
             found = search.tried({**held, name: array}, {**written, name: _statement(name, form, array)})
             if found is not None:
@@ -314,11 +317,11 @@ def _refused(case: AnyCase, dtype: str) -> str:
     return ""
 
 
-def forms(array: np.ndarray, *, plain: bool = False) -> Iterator[str]:
+def forms(array: np.ndarray, *, plain: bool = False, first: int = 0) -> Iterator[str]:
     """Expressions of the numbers of an array, the simplest first; they broadcast to its shape.
 
-    Equal numbers, the identity, a count along the last axis but one or two or the last, a fixed pattern without a
-    generator; for a mask all, one or some keys or rows.  With ``plain`` numbers alone that are like drawn ones.
+    Equal numbers, the identity, a count along an axis, a fixed pattern without a generator; for a mask all, one or some
+    keys or rows.  With ``plain`` numbers alone that are like drawn ones, others for another ``first``.
     """
     if array.ndim == 0:
         yield from ("0", "1")
@@ -335,7 +338,8 @@ def forms(array: np.ndarray, *, plain: bool = False) -> Iterator[str]:
     if not plain:
         yield from _patterns(array, keys, lines)
     half = 2.0 ** np.clip(np.round(np.log2(max(_spread(array), 2.0**-20) / 0.9)), -20, 5)  # of its spread
-    yield f"np.arange({array.size}).reshape{array.shape} ** 3 % 101 / {_short(32 / half)} - {_short(1.5 * half)}"
+    count = f"np.arange({f'{first}, {first + array.size}' if first else array.size}).reshape{array.shape}"
+    yield f"{count} ** 3 % 101 / {_short(32 / half)} - {_short(1.5 * half)}"
 
 
 def _patterns(array: np.ndarray, keys: str, lines: str) -> Iterator[str]:

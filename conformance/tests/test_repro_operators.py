@@ -13,7 +13,7 @@ from attention_conformance.conformance.cases import AnyCase, every_case
 from attention_conformance.conformance.diagnosis.explain import Simplifier
 from attention_conformance.conformance.ledger.load import Ledger
 from attention_conformance.conformance.repro import text, wrong_elements
-from attention_conformance.conformance.repro.inputs import left_out, simpler_forms
+from attention_conformance.conformance.repro.inputs import arrays, left_out, simpler_forms
 from attention_conformance.conformance.repro.simpler import LONG
 from attention_conformance.conformance.run_case import Judged, judge_case
 from attention_conformance.conformance.targets import choose
@@ -99,6 +99,22 @@ def test_biases_that_a_failure_does_not_need_are_left_out(scripts: Scripts) -> N
     assert "Without " in scripts.texts["mha"]
     assert "b_o" not in left_out(scripts.cases["mha_biases"])
     assert "b_o" in scripts.texts["mha_biases"]
+
+
+@pytest.mark.parametrize("name", [name for name in ("attention", "layer") if name in NAMES])
+def test_numbers_hide_nothing_where_nothing_tells_causes_apart(scripts: Scripts, name: str) -> None:
+    """Every row is wrong, and nothing explains it: no equal numbers, no count, no identity, and no two arrays alike."""
+    written = simpler_forms(scripts.cases[name])
+    assert written
+    assert all("** 3 % 101" in text for text in written.values())
+    given = [array.tobytes() for array in arrays(scripts.cases[name], "float32").values()]
+    assert len(set(given)) == len(given)
+
+
+def test_a_function_keeps_its_name(scripts: Scripts) -> None:
+    """Where it is called as its file declares it."""
+    assert "from of_numpy import flash_varlen\n" in scripts.texts["flash_varlen"]
+    assert "output = flash_varlen(q, k, v, cu_seqlens_q" in scripts.texts["flash_varlen"]
 
 
 def test_tables_stay(scripts: Scripts) -> None:

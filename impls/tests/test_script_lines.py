@@ -45,7 +45,7 @@ def test_a_long_call_gets_a_line_per_argument() -> None:
 
 def test_a_call_whose_arguments_fit_on_a_line_gets_one_for_them() -> None:
     """As a formatter leaves them; one argument more takes a line each."""
-    arguments = [f"keyword_{i}={i}" for i in range(9)]
+    arguments = [f"keyword_{i}={i}" for i in range(8)]
     lines = applied("attention_of_a_long_name", arguments, depth=1, before="return ").splitlines()
     assert lines == ["    return attention_of_a_long_name(", f"        {', '.join(arguments)}", "    )"]
     assert len(applied("attention", [*arguments, "mask=mask" * 3], depth=1).splitlines()) == len(arguments) + 3
