@@ -259,7 +259,8 @@ def _short(case: AnyCase, dtype: str, seed: int) -> Statements | None:
     for name, array in wanted.items():
         plain = carried(array)
         text = (
-            _summed(name, plain)
+            _plainly_drawn(name, plain, rng, wanted, dtype)
+            or _summed(name, plain)
             or _rows(name, plain)
             or _drawn(name, plain, rng, wanted, dtype)
             or _poisoned(name, plain, rng, wanted, dtype)
@@ -407,6 +408,18 @@ def _drawn(
                 places = ([int(i) for i in place] for place in differ)
                 return "\n".join([line, *(f"{name}{place} = {_number(array[tuple(place)])}" for place in places)])
         rng.bit_generator.state = before
+    return ""
+
+
+def _plainly_drawn(
+    name: str, array: np.ndarray, rng: np.random.Generator, wanted: Mapping[str, np.ndarray], dtype: str
+) -> str:
+    """A draw in one line; short ones too, as those behind them are drawn from where the generator then is."""
+    before = rng.bit_generator.state
+    text = _drawn(name, array, rng, wanted, dtype) if array.size > REPLACED else ""
+    if "\n" not in text:
+        return text
+    rng.bit_generator.state = before
     return ""
 
 

@@ -337,7 +337,7 @@ def forms(array: np.ndarray, *, plain: bool = False, first: int = 0) -> Iterator
         return
     if not plain:
         yield from _patterns(array, keys, lines)
-    half = 2.0 ** np.clip(np.round(np.log2(max(_spread(array), 2.0**-20) / 0.9)), -20, 5)  # of its spread
+    half = 2.0 ** float(np.clip(np.round(np.log2(max(_spread(array), 2.0**-20) / 0.9)), -20, 5))  # of its spread
     count = f"np.arange({f'{first}, {first + array.size}' if first else array.size}).reshape{array.shape}"
     yield f"{count} ** 3 % 101 / {_short(32 / half)} - {_short(1.5 * half)}"
 

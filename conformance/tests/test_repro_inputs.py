@@ -271,7 +271,7 @@ def test_an_edit_is_part_of_the_recipe() -> None:
         ("causal-tiles", "% 61 - 1, [1, 0.5] * "),
         ("nan-query", "np.nan"),
         ("empty-one-query", "mask = np.full((2, 2, 1, 7), 0, bool)"),
-        ("mha-plain", "((rng.standard_normal((8, 8)) / np.sqrt(8)).astype(np.float32) for _ in range(3))"),
+        ("mha-plain", "((rng.standard_normal((8, 8)) / np.sqrt(8)).astype(np.float32) for _ in range(4))"),
         ("sublayer-post-norm", "gamma = (1.0 + 0.25 * rng.standard_normal((8,))).astype(np.float32)"),
         ("latent-plain", "w_uv = (rng.standard_normal((3, 12, 6)) / np.sqrt(12)).astype(np.float32)"),
         ("merge-two", "lses = (2.0 + 2.0 * rng.standard_normal((2, 2, 2, 5))).astype(np.float32)"),
