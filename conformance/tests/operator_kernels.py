@@ -166,8 +166,8 @@ layer.operator = "mha"
 
 #: By name: the case that is failed, and what is behind the name of the function; those of PyTorch have a framework.
 FAILED = {
-    "mha": ("mha-plain", ""),
-    "mha_biases": ("mha-plain", ""),
+    "mha": ("mha-source-000", ""),
+    "mha_biases": ("mha-source-000", ""),
     "sublayer": ("sublayer-post-norm", ""),
     "varlen": ("varlen-causal-more-keys", ""),
     "flash_varlen": ("varlen-causal-more-keys", ""),
