@@ -118,7 +118,7 @@ def packed_form(function: Callable[..., Any]) -> Callable[..., Any]:
     ValueError
         For a layout that is none, or a parameter without a default that nothing is known of.
     """
-    form = _form(function)
+    form = form_of(function)
     if form is None:
         return function
     names = ARGUMENTS[form.operator]
@@ -209,8 +209,24 @@ class Form:
         return values
 
 
-def _form(function: Any) -> Form | None:
-    """How a function is called, if it is of packed or paged attention.  Raises ValueError as ``packed_form`` does."""
+def form_of(function: Any) -> Form | None:
+    """How a function is called, if it is of packed or paged attention.
+
+    Parameters
+    ----------
+    function
+        Anything; ``packed_form`` says what it is recognised by.
+
+    Returns
+    -------
+    Form or None
+        None for a function of nothing of the kind.
+
+    Raises
+    ------
+    ValueError
+        As ``packed_form`` does.
+    """
     if not callable(function):
         return None
     try:

@@ -79,6 +79,8 @@ class Snippet:
     sources: tuple[str, ...] = ()
     #: What follows the call: ``[0]`` where the first of its results is meant.
     after: str = ""
+    #: Statements that come before the call once, when the arrays are the framework's.
+    prepared: tuple[str, ...] = ()
 
     def call(self, before: str = "", depth: int = 0) -> str:
         """The call at a depth of indentation, with what stands before it."""
@@ -163,7 +165,7 @@ def by_source(function: str, terms: Terms) -> Writer:
 
 
 def applied(function: str, arguments: Sequence[str], depth: int = 0, before: str = "") -> str:
-    """``before`` and the call of a function, at this depth of indentation: on one line, or with a line per argument.
+    """``before`` and the call of a function, at this depth of indentation, laid out as ``enclosed`` does it.
 
     Parameters
     ----------
@@ -185,7 +187,7 @@ def applied(function: str, arguments: Sequence[str], depth: int = 0, before: str
 
 
 def enclosed(start: str, items: Sequence[str], end: str, depth: int = 0) -> str:
-    """``start``, the items with commas, and ``end``, at this depth: on one line, or with a line per item.
+    """``start``, the items with commas, and ``end``, at this depth: on one line, on three, or with a line per item.
 
     An item that is a dictionary or a tuple and is too long for its line is broken in turn.
 
@@ -209,6 +211,9 @@ def enclosed(start: str, items: Sequence[str], end: str, depth: int = 0) -> str:
     line = f"{margin}{start}{', '.join(items)}{end}"
     if len(line) <= WIDTH and "\n" not in line:
         return line
+    body = f"{margin}{INDENT}{', '.join(items)}"
+    if len(body) <= WIDTH and "\n" not in line:
+        return f"{margin}{start}\n{body}\n{margin}{end}"
     inside = []
     for item in items:
         text = f"{margin}{INDENT}{item},"

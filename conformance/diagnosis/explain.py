@@ -16,7 +16,7 @@ from typing import Any
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.cases import AnyCase, Case
 from attention_conformance.conformance.diagnosis.common_features import common_features_line
-from attention_conformance.conformance.diagnosis.match import Explanation, Passed, diagnose
+from attention_conformance.conformance.diagnosis.match import Explanation, Passed, Words, diagnose
 from attention_conformance.conformance.diagnosis.stage_errors import stage_errors, stage_lines
 from attention_conformance.conformance.faults.trials import Failed
 from attention_conformance.conformance.judging.compare import compare
@@ -141,6 +141,7 @@ class Simplifier:
             own = (target.implementation.name, target.device)
             some = [e for d in self.diagnoses if (d.implementation, d.device) == own for e in d.explanations]
             found = [e for e in some if any((f.case, f.dtype) == (each.case, target.dtype) for f in e.fits)]
+        found = [e for e in found if not any(fault.make is Words for fault in e.faults)]  # which gives no numbers
         if not found:
             return None
 

@@ -20,6 +20,9 @@ from attention_conformance.conformance.spec.clauses import clauses
 
 PLURAL = {"batch": "batches"}
 
+#: Characters of an array that is written out.
+LISTED_WIDTH = 40
+
 #: Runs of indices that are listed before the list is cut.
 LISTED_RUNS = 6
 
@@ -128,7 +131,7 @@ def inputs_line(case: AnyCase, dtype: str) -> str:
     inputs = case.inputs(dtype)
     parts = [f"{name} {array.shape}" for name, array in inputs.arrays.items()]
     for name, value in inputs.keywords.items():
-        if isinstance(value, np.ndarray) and value.size > 4:
+        if isinstance(value, np.ndarray) and (value.size > 4 or len(repr(value.tolist())) > LISTED_WIDTH):
             parts.append(f"{name} {value.shape}")
         else:
             parts.append(f"{name}={value.tolist() if isinstance(value, np.ndarray) else value!r}")

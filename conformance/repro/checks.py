@@ -106,14 +106,19 @@ class Checked:
     @property
     def call(self) -> str:
         """The call, and its results under their names, as arrays with the axes that the reference gives them."""
-        names = self.case.results()
-        together = f"{', '.join(names)} = "
-        lines = [self.snippet.call(together)]
-        if len(lines[0].partition("\n")[0]) > WIDTH:  # many results: they get their names afterwards
-            lines = [self.snippet.call("results = "), enclosed("(", names, ") = results")]
+        return self.named(self.case.results())
+
+    def named(self, names: Sequence[str]) -> str:
+        """The call, and those of its results that are named."""
+        every = self.case.results()
+        lines = [self.snippet.call(f"{', '.join(every)} = ")]
+        if len(every) > 2 and len(names) == 1:  # one of many
+            lines = [self.snippet.call(f"{names[0]} = ") + f"[{every.index(names[0])}]"]
+        elif len(lines[0].partition("\n")[0]) > WIDTH:  # many results: they get their names afterwards
+            lines = [self.snippet.call("results = "), enclosed("(", every, ") = results")]
         method = self.snippet.terms.method
         lines += [f"{name} = {name}.{method}()" for name in names] if method else []
-        lines += [f"{name} = {name}.swapaxes(1, 2)  # to (B, H, S, D)" for name in self.swapped]
+        lines += [f"{name} = {name}.swapaxes(1, 2)  # to (B, H, S, D)" for name in self.swapped if name in names]
         return "\n".join(lines)
 
 
@@ -136,7 +141,8 @@ def _value(x: Checked) -> dict[str, str]:
     right += ["np.isnan(got) and np.isnan(value)"] if any(np.isnan(e.expected) for e in x.elements) else []
     right += ["got == np.copysign(np.inf, value)"] if any(e.may_overflow for e in x.elements) else []
     rows = [f"    {e.index!r}: ({_number(e.expected)}, {_bound(e)})," for e in x.elements]
-    return {"call": x.call, "result": x.elements[0].result, "rows": "\n".join(rows), "right": " or ".join(right)}
+    result = x.elements[0].result
+    return {"call": x.named((result,)), "result": result, "rows": "\n".join(rows), "right": " or ".join(right)}
 
 
 def _number(value: float) -> str:

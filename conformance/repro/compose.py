@@ -24,9 +24,17 @@ import numpy as np
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.judging.message import inputs_line
 from attention_conformance.conformance.judging.outcomes import IN_WORDS, Failure, Result
+from attention_conformance.conformance.repro import declared
 from attention_conformance.conformance.repro.checks import Checked, Element, check
 from attention_conformance.conformance.repro.inline import CannotInline, Import, Inliner, import_lines, parsed_import
-from attention_conformance.conformance.repro.inputs import arrays, definitions, packed, simpler_forms, statements
+from attention_conformance.conformance.repro.inputs import (
+    arrays,
+    definitions,
+    left_out,
+    packed,
+    simpler_forms,
+    statements,
+)
 from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import heads_inside
@@ -55,6 +63,13 @@ _ROOMS = {
 #: What a plugged-in function is called in a script, where that is not the name of its operator.
 _FUNCTIONS = {"sdpa": "attention"}
 
+#: Names that a script gives to something else, beside those of modules.
+TAKEN = frozenset(
+    {"content", "called", "expected", "wrong", "wanted", "index", "value", "bound", "got", "right", "results", "result"}
+    | {"inputs", "before", "modified", "name", "shape", "dtypes", "error", "gradients", "rng", "rows", "np", "sys"}
+    | {name for each in OPERATORS.values() for name in (*each.arguments, *each.arrays, *(r for r, _ in each.results))}
+)
+
 #: What calls a function in whichever known signature it is written.
 _FORMS = {
     VARLEN.name: "attention_conformance.impls.packed:packed_form",
@@ -75,14 +90,20 @@ def head(
     if clause is not None:
         lines.append(f"Clause:   {clause.id} · {clause.title}: {clause.sentence}")
     lines.append(f"Seen:     {result.reason}")
-    names = list(simpler_forms(case))
-    meant = f"The numbers of {', '.join(names)} are simplified. The case's own: {case.why}" if names else case.why
-    lines += [f"Input:    {meant}", f"          {inputs_line(case, target.dtype)}"]
+    lines += [f"Input:    {_simplified(case)}{case.why}", f"          {inputs_line(case, target.dtype)}"]
     system = [f"Python {platform.python_version()}", f"{platform.system()} {platform.machine()}"]
     lines += [f"Versions: {', '.join([*(f'{name} {text}' for name, text in versions.items()), *system])}"]
-    numbers = ", with simpler numbers" if names else ""
+    numbers = ", with simpler numbers" if _simplified(case) else ""
     lines.append(f"Case {case.name} of attention-conformance{numbers}; {_exit(result.failure)}")
     return [commented for line in lines for commented in _comment(line)]
+
+
+def _simplified(case: AnyCase) -> str:
+    """What is simpler than in the case, in a sentence or two; "" where nothing is."""
+    numbers, without = ", ".join(simpler_forms(case)), ", ".join(left_out(case))
+    said = [f"The numbers of {numbers} are simplified. "] if numbers else []
+    said += [f"Without {without}. "] if without else []
+    return "".join([*said, "The case's own: "]) if said else ""
 
 
 def _exit(failure: Failure) -> str:
@@ -90,7 +111,7 @@ def _exit(failure: Failure) -> str:
         return "dies as long as this is so, and exits with 0 once it is right."
     if failure is Failure.TIMEOUT:
         return "runs on as long as this is so, and exits with 0 once it is right."
-    return "exits with 1 as long as this is so, with 0 once it is right."
+    return "exits with 1, and with 0 once it is right."
 
 
 def _comment(line: str) -> list[str]:
@@ -157,7 +178,7 @@ def _differentiated(target: Target, call: Call) -> Snippet:
     of = forward(call, gradients.function_of)
     writer = getattr(room, "FUNCTIONS", {}).get(gradients.target)
     inner = writer(of) if writer else snippet(replace(target, implementation=_function(gradients)), of, leaves(call))
-    written: Snippet = room.differentiated(inner, call)
+    written: Snippet = room.differentiated(direct(inner), call)
     return written
 
 
@@ -181,10 +202,14 @@ def _room(implementation: Implementation) -> str:
 
 
 def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
-    """A user's function, imported from where the user has it, and called by keyword as the suite calls it."""
+    """A user's function, imported from where the user has it, and called as it is declared.
+
+    Where its file does not tell, it is called by keyword as the suite calls it.
+    """
     terms = _script(_ROOMS[implementation.framework]).TERMS
     place, _, name = implementation.target.rpartition(":")
-    function = _FUNCTIONS.get(call.operator, call.operator)
+    own = declared.arguments(implementation, call)
+    function = name if own and name not in TAKEN else _FUNCTIONS.get(call.operator, call.operator)
     folder = [f"sys.path.insert(0, {_quoted(implementation.folder)})"] if implementation.folder else []
     if place.endswith(".py") and name.isidentifier() and _importable(Path(place), implementation.folder):
         same = "" if name == function else f" as {function}"
@@ -210,9 +235,9 @@ def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
         kernels = KERNELS[implementation.kernels]
         imports, lines = (*imports, *kernels.imports), [*kernels.script.strip().splitlines(), "", *lines]
     names = OPERATORS[call.operator].arguments
-    arguments = (*(f"{name}={name}" for name in names), *by_contract(call)[len(names) :])
+    arguments = own or (*(f"{name}={name}" for name in names), *by_contract(call)[len(names) :])
     form = _FORMS.get(call.operator)
-    if form is None:
+    if own or form is None:
         return Snippet(function, arguments, terms, imports, "\n".join(lines))
     definition = "\n".join((*lines, f"{function} = {form.rpartition(':')[2]}({function})"))
     return Snippet(function, arguments, terms, imports, definition, (form,))
@@ -340,18 +365,17 @@ class _Script:
             self._imports |= parsed_import(line)
         self._define(self._inliner.add(written.sources))
         self._define(written.definitions)
-        self._data(case)
-        lines = []
+        lines = self._data(case)
         four = [each.name for each in given if each.name in heads and len(each.shape) == 4]
         if four:
             lines.append(f"{together(four, 'np.ascontiguousarray(a.swapaxes(1, 2))')}  # to (B, S, H, D)")
             self._imports.add(_NUMPY)
         lines += written.terms.put(given, case.memory, target.device)
-        self.lines(lines)
+        self.lines([*lines, *written.prepared])
         return written
 
-    def _data(self, case: AnyCase) -> None:
-        """The inputs as NumPy arrays."""
+    def _data(self, case: AnyCase) -> list[str]:
+        """The statements of the inputs as NumPy arrays."""
         data = statements(case, self._target.dtype)
         try:
             defined = definitions(data, self._inliner)
@@ -359,10 +383,11 @@ class _Script:
             data, defined = packed(case, self._target.dtype), ""
         self._imports |= data.imports
         self._define(defined)
-        self.lines(data.lines)
+        return [*data.lines]
 
     def _define(self, block: str) -> None:
-        block = f"\n{block}\n"
+        if re.search(r"^(def|class|@)", block, re.MULTILINE):
+            block = f"\n{block}\n"
         if block.strip() and block not in self._blocks:  # the call before may have defined the same
             self._blocks.append(block)
 

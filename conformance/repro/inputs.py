@@ -14,7 +14,7 @@ import re
 import sys
 import textwrap
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -38,6 +38,9 @@ LITERAL_ALWAYS = 12
 
 #: Lines that are short, and numbers of a draw that are replaced one by one.
 SHORT, REPLACED = 16, 4
+
+#: Lines of one array that are few.
+BRIEF = 3
 
 #: The seed of the numbers that the steps of one sequence are cut from (cases/decode.py).
 SEQUENCE = 7
@@ -125,8 +128,14 @@ def arrays(case: AnyCase, dtype: str) -> dict[str, np.ndarray]:
 
 def simpler_forms(case: AnyCase) -> Mapping[str, str]:
     """The assignments of a case whose inputs were simplified, by name; none of another one."""
-    forms: Mapping[str, str] = getattr(case, "written", {})
+    forms: Mapping[str, str] = getattr(case.edit, "written", {})
     return forms
+
+
+def left_out(case: AnyCase) -> tuple[str, ...]:
+    """The keywords of a case that its simpler form does without."""
+    names: tuple[str, ...] = getattr(case.edit, "left_out", ())
+    return names
 
 
 def statements(case: AnyCase, dtype: str) -> Statements:
@@ -134,7 +143,8 @@ def statements(case: AnyCase, dtype: str) -> Statements:
     wanted = arrays(case, dtype)
     forms = simpler_forms(case)
     if forms:
-        simple = Statements(tuple(forms.get(name) or _literal(name, array) for name, array in wanted.items()))
+        lines = [forms.get(n) or brief(n, array) or _literal(n, array) for n, array in wanted.items()]
+        simple = Statements(_grouped(lines))
         if _equal(_run(simple), wanted):
             return simple
     written = Statements(tuple(_literal(name, array) for name, array in wanted.items())) if _few(wanted) else None
@@ -143,10 +153,24 @@ def statements(case: AnyCase, dtype: str) -> Statements:
     count = 0 if written is None else sum(line.count("\n") for line in written.lines)
     if written is not None and count <= LITERAL_ALWAYS:
         return written
-    brief = short(case, dtype)
-    if brief is None and written is not None and count <= LITERAL_LINES:
+    drawn = short(case, dtype)
+    if drawn is None and written is not None and count <= LITERAL_LINES:
         return written
-    return brief or seeded(case, dtype) or written or packed(case, dtype)
+    return drawn or seeded(case, dtype) or written or packed(case, dtype)
+
+
+def _grouped(lines: Sequence[str]) -> tuple[str, ...]:
+    """Assignments, those of one right side in one statement, at the place of the first."""
+    names: dict[str, list[str]] = {}
+    for line in lines:
+        name, _, right = line.partition(" = ")
+        names.setdefault(line if "\n" in line else right, []).append(name)
+    found = []
+    for right, some in names.items():
+        line = f"{', '.join(some)} = ({right} for _ in range({len(some)}))"
+        same = len(some) > 1 and len(line) <= WIDTH
+        found += [line] if same else [right] if "\n" in right else [f"{name} = {right}" for name in some]
+    return tuple(found)
 
 
 def _few(wanted: Mapping[str, np.ndarray]) -> bool:
@@ -209,6 +233,15 @@ def _filled(text: str) -> list[str]:
     return [*lines, line.rstrip()]
 
 
+def brief(name: str, array: np.ndarray) -> str:
+    """The assignment of an array in few lines without a draw; "" where it takes more."""
+    if array.ndim == 0:
+        return _literal(name, array)
+    text = _summed(name, carried(array)) or _rows(name, carried(array))
+    lines = text.split("\n")
+    return text if len(lines) <= BRIEF and max(map(len, lines)) <= WIDTH else ""
+
+
 # By draws, sums and rows.
 
 
@@ -226,7 +259,8 @@ def _short(case: AnyCase, dtype: str, seed: int) -> Statements | None:
     for name, array in wanted.items():
         plain = carried(array)
         text = (
-            _summed(name, plain)
+            _plainly_drawn(name, plain, rng, wanted, dtype)
+            or _summed(name, plain)
             or _rows(name, plain)
             or _drawn(name, plain, rng, wanted, dtype)
             or _poisoned(name, plain, rng, wanted, dtype)
@@ -273,9 +307,12 @@ def _poisoned(
 #: One array of normal numbers.
 _DRAW = re.compile(r"(\w+) = rng\.standard_normal\((\([\d, ]*\))\)(\.astype\(np\.\w+\))")
 
+#: An array that is drawn in one expression.
+_DRAWN = re.compile(r"(\w+) = (\(.*rng\.standard_normal.*\.astype\(np\.\w+\))")
+
 
 def _merged(lines: Sequence[str]) -> list[str]:
-    """The statements, with draws that follow each other in one."""
+    """The statements, with draws that follow each other in one: of normal numbers, and of one expression."""
     found: list[str] = []
     for cast, group in itertools.groupby(lines, lambda line: (m := _DRAW.fullmatch(line)) and m[3]):
         some = list(group)
@@ -283,7 +320,22 @@ def _merged(lines: Sequence[str]) -> list[str]:
         names, shapes = ", ".join(m[1] for m in draws), ", ".join(m[2] for m in draws)
         line = f"{names} = (rng.standard_normal(shape){cast} for shape in ({shapes}))"
         found += [line] if len(draws) > 1 and len(line) <= WIDTH else some
-    return found
+    return [line for _, group in itertools.groupby(found, _right_side) for line in _repeated(list(group))]
+
+
+def _right_side(line: str) -> str:
+    """The expression of a draw, or the line itself."""
+    drawn = _DRAWN.fullmatch(line)
+    return drawn[2] if drawn else line
+
+
+def _repeated(lines: list[str]) -> list[str]:
+    """Draws of one expression as one statement; in the order of the names, as a generator expression is evaluated."""
+    drawn = [m for m in map(_DRAWN.fullmatch, lines) if m]
+    if len(drawn) < 2 or len(drawn) < len(lines):
+        return lines
+    line = f"{', '.join(m[1] for m in drawn)} = ({drawn[0][2]} for _ in range({len(drawn)}))"
+    return [line] if len(line) <= WIDTH else lines
 
 
 def _summed(name: str, array: np.ndarray) -> str:
@@ -333,6 +385,9 @@ def _drawn(
     """
     before = rng.bit_generator.state
     own = np.dtype("float32" if dtype == "bfloat16" else dtype)
+    rounded = dtype in CARRIED  # once the framework has it
+    if name.removeprefix("grad_") in ("lse", "lses"):  # in float32 or wider
+        own, rounded = array.dtype, False
     cast = f".astype(np.{own})" if array.dtype == own else f".astype(np.{own}).astype(np.{array.dtype})"
     for skipped in ("", "v"):  # makers draw v and put other numbers in its place
         skip = ""
@@ -340,30 +395,62 @@ def _drawn(
             rng.standard_normal(wanted[skipped].shape)
             skip = f"rng.standard_normal({wanted[skipped].shape})  # others\n"
         draw = rng.standard_normal(array.shape)
-        if array.dtype != bool and array.size:
-            spread = _spread(array, draw)
+        for text, numbers in _made_of(array, draw) if array.dtype != bool and array.size else ():
             with np.errstate(all="ignore"):
-                made = (spread * draw).astype(own).astype(array.dtype)
-                if dtype in CARRIED and array.dtype == own:  # it is rounded once the framework has it
+                made = numbers.astype(own).astype(array.dtype)
+                if rounded and array.dtype == own:
                     made = made.astype(dtype).astype(own)
             bits = f"u{array.itemsize}"
             differ = np.argwhere(np.ascontiguousarray(array).view(bits) != made.view(bits))
             differ = np.array([place for place in differ if not but or place[2] not in but])
             if len(differ) <= REPLACED:
-                factor = "" if spread == 1 else f"{spread!r} * "
-                numbers = f"{factor}rng.standard_normal({array.shape})"
-                line = f"{skip}{name} = {f'({numbers})' if factor else numbers}{cast}"
+                line = f"{skip}{name} = {text}{cast}"
                 places = ([int(i) for i in place] for place in differ)
                 return "\n".join([line, *(f"{name}{place} = {_number(array[tuple(place)])}" for place in places)])
         rng.bit_generator.state = before
     return ""
 
 
-def _spread(array: np.ndarray, draw: np.ndarray) -> float:
-    """The factor that most of the numbers have against the draw, in few digits."""
+def _plainly_drawn(
+    name: str, array: np.ndarray, rng: np.random.Generator, wanted: Mapping[str, np.ndarray], dtype: str
+) -> str:
+    """A draw in one line; short ones too, as those behind them are drawn from where the generator then is."""
+    before = rng.bit_generator.state
+    text = _drawn(name, array, rng, wanted, dtype) if array.size > REPLACED else ""
+    if "\n" not in text:
+        return text
+    rng.bit_generator.state = before
+    return ""
+
+
+def _made_of(array: np.ndarray, draw: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """What an array may have become from a draw, as text and numbers: itself, with a spread, a weight, an offset."""
+    text, exact = f"rng.standard_normal({array.shape})", array.astype(np.float64)
+    spread = _factor(exact, draw)
+    yield (text, draw) if spread == 1 else (f"({spread!r} * {text})", spread * draw)
+    if array.ndim > 1:  # a weight keeps the size of what it multiplies
+        rows = array.shape[-2]
+        weight = draw / np.sqrt(rows)
+        spread = _factor(exact, weight)
+        text_of = f"{text} / np.sqrt({rows})"
+        yield (f"({text_of})", weight) if spread == 1 else (f"({spread!r} * ({text_of}))", spread * weight)
     with np.errstate(all="ignore"):
-        ratio = np.median(array.astype(np.float64) / draw)
-    return float(f"{ratio:.3g}") if np.isfinite(ratio) and ratio else 1.0
+        slope = _short_number(np.median(np.diff(exact.ravel()) / np.diff(draw.ravel())) if array.size > 1 else 1)
+        offset = _short_number(np.median(exact - slope * draw))
+    if offset:
+        scaled = text if slope == 1 else f"{slope!r} * {text}"
+        yield f"({offset!r} + {scaled})", offset + slope * draw
+
+
+def _factor(array: np.ndarray, draw: np.ndarray) -> float:
+    """The factor that most of the numbers have against the draw, in few digits; 1 where there is none."""
+    with np.errstate(all="ignore"):
+        return _short_number(np.median(array / draw)) or 1.0
+
+
+def _short_number(number: Any) -> float:
+    """A number in three digits, 0 for what is none."""
+    return float(f"{number:.3g}") if np.isfinite(number) else 0.0
 
 
 def _rows(name: str, array: np.ndarray) -> str:

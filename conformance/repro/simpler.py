@@ -1,39 +1,40 @@
 """Simpler inputs for a script: constants, counts along an axis and small patterns in the place of drawn numbers.
 
-At the sizes of a kernel a case has thousands of numbers, and the recipe that draws them is longer than the point.  Each
-array is replaced by the simplest form, one line long, with which the call still fails in the same way: by the same
-clause and results, with numbers where there were numbers, and from the same cause.  A function may have two mistakes,
-and inputs that suit one of them hide the other: what explains the failure has to explain the simpler one, too; without
-an explanation no row may be wrong that was right, and where every row was wrong nothing tells causes apart, so that the
-inputs stay.  What is expected is computed anew by the reference, so a right function passes.
+The recipe that draws the numbers of a case may be longer than the point.  Each array is replaced by the simplest form,
+one line long, with which the call still fails in the same way: by the same clause and results, with numbers where there
+were numbers, and from the same cause.  A function may have two mistakes, and inputs that suit one of them hide the
+other: what explains the failure has to explain the simpler one, too.  Without an explanation no row may be wrong that
+was right; and where every row was wrong, so that nothing tells causes apart, numbers are replaced by such as any
+mistake shows on, and results have to be wrong by about as much.  Biases and the output projection of a layer are left
+out where the failure does without them.  What is expected is computed anew by the reference, so a right function
+passes.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from attention_conformance.conformance.cases import AnyCase
-from attention_conformance.conformance.cases.base import Case
-from attention_conformance.conformance.cases.given import GivenSdpa
 from attention_conformance.conformance.cases.store import CaseStore
 from attention_conformance.conformance.judging.compare import Comparison
 from attention_conformance.conformance.judging.judge import comparisons
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.repro.checks import wrong_elements
 from attention_conformance.conformance.repro.compose import text
-from attention_conformance.conformance.repro.inputs import arrays, carried
+from attention_conformance.conformance.repro.inputs import arrays, brief, carried
 from attention_conformance.conformance.run_case import Judged
-from attention_conformance.conformance.spec.inputs import Inputs
+from attention_conformance.conformance.spec.sdpa import InvalidInput
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.operators import WIDE_RESULTS
 
-#: Numbers of an array from which on a simpler form is looked for.
-MANY = 24
+#: Failures whose inputs are simplified; of the others a call costs a process or its time, or another number may matter.
+SIMPLIFIED = (Failure.VALUE, Failure.SHAPE, Failure.DTYPE, Failure.ERROR, Failure.NO_ERROR, Failure.MODIFIED)
 
 #: Seconds that the search of one script may take.
 BUDGET = 8.0
@@ -41,8 +42,31 @@ BUDGET = 8.0
 #: How far the worst element has to be off, in bounds, unless it was nearer before: another machine rounds otherwise.
 CLEAR = 2.0
 
+#: The factor by which a failure without an explanation, in all rows, may be larger or smaller than it was.
+ABOUT = 4.0
+
+#: By how much the numbers of each array that are like drawn ones begin further on, so that no two are alike.
+FIRST = 17
+
 #: Lines from which on a script is worth the search.
 LONG = 40
+
+#: Keywords that are left out together, where the failure does without them: of a layer those that add or project
+#: further, and what asks for another result.
+OPTIONAL = (
+    ("b_q", "b_k", "b_v", "b_o"),
+    ("b_q", "b_k", "b_v"),
+    ("w_o", "b_o"),
+    ("b_o",),
+    ("w_o",),
+    ("grad_lse",),
+    ("return_lse",),
+    ("return_weights", "average_weights"),
+    ("return_weights",),
+)
+
+#: What is simplified last, as the other arrays decide which of its numbers are needed.
+LAST = ("q", "k", "v", "x_q", "x_kv", "k_cache", "v_cache", "outputs", "lses", "latents")
 
 #: Judges a case.
 Judge = Callable[[AnyCase], Judged]
@@ -51,13 +75,47 @@ Judge = Callable[[AnyCase], Judged]
 Fits = Callable[[AnyCase, Judged], bool]
 
 
+@dataclass(frozen=True, eq=False)
+class Simpler:
+    """Edit of a case that gives it other inputs."""
+
+    #: Of the type of the operator's inputs.
+    held: Any
+    #: The statements that they are written as, by name; of the others there are none.
+    written: Mapping[str, str]
+    #: Keywords of the case that are not given.
+    left_out: tuple[str, ...] = ()
+
+    def __call__(self, inputs: Any) -> Any:
+        """The inputs that are held, whatever the case's are."""
+        return self.held
+
+
 @dataclass(frozen=True)
-class SimplerSdpa(GivenSdpa):
-    """A case of sdpa with simpler inputs, and the expressions that they are written as, by name."""
+class _Search:
+    """A failure, of which simpler cases are looked for."""
 
-    written: Mapping[str, str] = field(default_factory=dict, compare=False)
+    judged: Judged
+    case: AnyCase
+    dtype: str
+    judge: Judge
+    fits: Fits | None
+    #: When it ends, by the monotonic clock.
+    end: float
+    #: Whether nothing tells the cause from another one, so that only numbers on which every mistake shows are tried.
+    plain: bool
+    #: Keywords that are not given.
+    left_out: tuple[str, ...] = ()
 
-    __hash__ = GivenSdpa.__hash__
+    def tried(self, held: Mapping[str, np.ndarray], written: Mapping[str, str]) -> tuple[Judged, AnyCase] | None:
+        """The case with these arrays, and its result, where it fails as the first one; None where it does not."""
+        if time.monotonic() > self.end:
+            return None
+        one = _case(self.case, held, written, self.dtype, self.left_out)
+        if _refused(one, self.dtype) != _refused(self.case, self.dtype):
+            return None
+        found = self.judge(one)
+        return (found, one) if same(self.judged, self.case, found, one, self.dtype, self.fits) else None
 
 
 def for_script(
@@ -68,9 +126,9 @@ def for_script(
     judge: Judge,
     explained: Callable[[], Fits | None],
 ) -> tuple[Judged, AnyCase]:
-    """A case with simpler inputs where a script of the case would be long for its size, and its result.
+    """A case with simpler inputs where a script of the case would be long, and its result.
 
-    Only a fitted case is replaced, as any other has few numbers.  Those that are given where there is nothing simpler.
+    Those that are given where there is nothing simpler.
 
     Parameters
     ----------
@@ -92,12 +150,17 @@ def for_script(
     tuple of Judged and AnyCase
         For ``compose.text``, which is asked how long the script is, and raises.
     """
-    if not case.fitted or judged.result.failure is not Failure.VALUE:
+    if judged.result.failure not in SIMPLIFIED:
         return judged, case
-    script = text(judged.result, target, case, wrong_elements(judged, case, target), versions)
-    if script.count("\n") <= LONG:
+
+    def lines(one: Judged, of: AnyCase) -> int:
+        return text(one.result, target, of, wrong_elements(one, of, target), versions).count("\n")
+
+    before = lines(judged, case)
+    if before <= LONG:
         return judged, case
-    return simpler(judged, case, target.dtype, judge, explained())
+    found = simpler(judged, case, target.dtype, judge, explained())
+    return found if found[1] is case or lines(*found) < before else (judged, case)
 
 
 def simpler(
@@ -108,9 +171,9 @@ def simpler(
     Parameters
     ----------
     judged
-        A result that fails by value.
+        A result that fails in one of the ways of SIMPLIFIED.
     case
-        What it is of; of sdpa, with contiguous arrays, and called once.
+        What it is of; one that no call has to come before.
     dtype
         Of the case.
     judge
@@ -123,50 +186,74 @@ def simpler(
     Returns
     -------
     tuple of Judged and AnyCase
-        All long arrays are replaced, or none.
+        All arrays that take many lines are replaced, or none of them, where keywords alone may be left out.
     """
-    plain = isinstance(case, Case) and case.memory == "contiguous" and case.repeats == 1 and case.earlier() is None
-    if not plain or judged.result.failure is not Failure.VALUE or judged.reply is None:
+    if case.earlier() is not None or judged.result.failure not in SIMPLIFIED or judged.reply is None:
         return judged, case
-    assert isinstance(case, Case)
-    if fits is None and not _confined(judged, case, dtype):
-        return judged, case
-    end = time.monotonic() + seconds
-    held, written = arrays(case, dtype), dict[str, str]()
-    best: tuple[Judged, AnyCase] = judged, case
-    long = [name for name, array in held.items() if array.size >= MANY and array.dtype.kind != "i"]
-    for name in sorted(long, key=lambda name: name in ("q", "k", "v")):  # what options need decides the rest
-        for form in forms(held[name]):
-            if time.monotonic() > end:
-                return judged, case
+    by_value = judged.result.failure is Failure.VALUE
+    plain = by_value and fits is None and not _confined(judged, case, dtype)
+    search = _Search(judged, case, dtype, judge, fits, time.monotonic() + seconds, plain)
+    held, left, best = _without_options(search, arrays(case, dtype))
+    shorter = (judged, case) if best is None else _named(case, best)
+    search, written = replace(search, left_out=left), dict[str, str]()
+    shorts = {name: brief(name, array) for name, array in held.items() if not _is_table(array)}
+    for place, name in enumerate(sorted(shorts, key=lambda name: (bool(shorts[name]), name in LAST))):
+        short = shorts[name]
+        for form in () if short and plain else forms(held[name], plain=plain, first=FIRST * place):
             array = _made(form, held[name])
-            one: AnyCase = _case(case, {**held, name: array}, {**written, name: form}, dtype)
-            found = judge(one)
-            if same(judged, case, found, one, dtype, fits):
-                held, written, best = {**held, name: array}, {**written, name: form}, (found, one)
+            found = search.tried({**held, name: array}, {**written, name: _statement(name, form, array)})
+            if found is not None:
+                held, best = {**held, name: array}, found
+                written[name] = _statement(name, form, array)
                 break
         else:
-            return judged, case
-    if not written:
-        return judged, case
-    found, last = best
-    named: AnyCase = replace(last, name=case.name, store=CaseStore())
-    return replace(found, result=replace(found.result, case=case.name)), named
+            if not short:
+                return shorter
+    return (judged, case) if best is None else _named(case, best)
+
+
+def _named(case: AnyCase, found: tuple[Judged, AnyCase]) -> tuple[Judged, AnyCase]:
+    """What was found under the name of the case that it stands for."""
+    judged, simple = found
+    return replace(judged, result=replace(judged.result, case=case.name)), replace(simple, name=case.name)
+
+
+def _without_options(
+    search: _Search, held: dict[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], tuple[str, ...], tuple[Judged, AnyCase] | None]:
+    """The arrays without those of OPTIONAL that the failure does without, what is left out, and what comes of it."""
+    left, best = (), None
+    given = search.case.inputs(search.dtype).keywords
+    for names in OPTIONAL:
+        every = (*left, *names)
+        alone = "b_o" in given and "b_o" not in every and "w_o" in every
+        if alone or not all(name in given and name not in left for name in names):
+            continue
+        rest = {name: array for name, array in held.items() if name not in names}
+        found = replace(search, left_out=every).tried(rest, {})
+        if found is not None:
+            held, left, best = rest, every, found
+    return held, left, best
 
 
 def same(before: Judged, case: AnyCase, after: Judged, one: AnyCase, dtype: str, fits: Fits | None) -> bool:
     """Whether a simpler case fails as the one before: clause, results, numbers or none, clearly, and the same cause.
 
-    A row that was wrong has to be wrong again.  Without an explanation, no other one may be.
+    A row that was wrong has to be wrong again.  Without an explanation, no other one may be, and where all were, the
+    errors have to be about as large.  What is no failure by value has to be said in the same words.
     """
     a, b = before.result, after.result
     if after.reply is None or (a.failure, a.broken) != (b.failure, b.broken):
         return False
+    if a.failure is not Failure.VALUE:
+        return a.reason == b.reason
     assert before.reply is not None
     old, found = (_compared(judged, each, dtype) for judged, each in ((before, case), (after, one)))
     wrong = [c for c in found.values() if not c.ok]
     for new in wrong:
         was = old[new.name]
+        if was.outside.shape != new.outside.shape:
+            return False
         kinds = [np.isfinite(reply.results[new.name].astype(np.float64)) for reply in (before.reply, after.reply)]
         rows = _rows(was)
         if was.ok or not (new.outside & rows).any() or new.share < min(CLEAR, was.share):
@@ -177,7 +264,29 @@ def same(before: Judged, case: AnyCase, after: Judged, one: AnyCase, dtype: str,
             return False
         if not kinds[1][new.outside].all() and kinds[0][was.outside].all():
             return False
+        if fits is None and rows.all() and not _about(before, case, after, one, dtype, new.name):
+            return False
     return bool(wrong) and (fits is None or fits(one, after))
+
+
+def _about(before: Judged, case: AnyCase, after: Judged, one: AnyCase, dtype: str, name: str) -> bool:
+    """Whether every row of a result is wrong, by about as much as it was, for its size."""
+    if not _rows(_compared(after, one, dtype)[name]).all():
+        return False
+    sizes = [_relative(judged, each, dtype, name) for judged, each in ((before, case), (after, one))]
+    return sizes[0] == sizes[1] or bool(1 / ABOUT <= sizes[1] / max(sizes[0], np.finfo(np.float64).tiny) <= ABOUT)
+
+
+def _relative(judged: Judged, case: AnyCase, dtype: str, name: str) -> float:
+    """The mean error of a result, by the mean size of what is expected; 0 where there are no numbers."""
+    assert judged.reply is not None
+    expected = getattr(case.expected(dtype), name)
+    with np.errstate(all="ignore"):
+        error = np.abs(judged.reply.results[name].astype(np.float64) - expected)
+    known = np.isfinite(error)
+    if not known.any():
+        return 0.0
+    return float(np.mean(error[known]) / max(np.mean(np.abs(expected[known])), np.finfo(np.float64).tiny))
 
 
 def _confined(judged: Judged, case: AnyCase, dtype: str) -> bool:
@@ -194,51 +303,121 @@ def _compared(judged: Judged, case: AnyCase, dtype: str) -> dict[str, Comparison
 
 
 def _rows(compared: Comparison) -> np.ndarray:
-    """The rows that have wrong elements; each of lse is one number."""
-    return compared.outside if compared.name == "lse" else np.any(compared.outside, -1, keepdims=True)
+    """The rows that have wrong elements; each of log-sum-exps is one number."""
+    wide = compared.name in WIDE_RESULTS
+    return compared.outside if wide else np.any(compared.outside, -1, keepdims=True)
 
 
-def forms(array: np.ndarray) -> Iterator[str]:
+def _refused(case: AnyCase, dtype: str) -> str:
+    """Why inputs are invalid, "" for valid ones."""
+    try:
+        case.expected(dtype)
+    except InvalidInput as error:
+        return str(error)
+    return ""
+
+
+def forms(array: np.ndarray, *, plain: bool = False, first: int = 0) -> Iterator[str]:
     """Expressions of the numbers of an array, the simplest first; they broadcast to its shape.
 
-    Equal numbers, a count along the last axis but one or two or the last, the identity, a fixed pattern without a
-    generator; for a mask all, one or some keys or rows.
+    Equal numbers, the identity, a count along an axis, a fixed pattern without a generator; for a mask all, one or some
+    keys or rows.  With ``plain`` numbers alone that are like drawn ones, others for another ``first``.
     """
+    if array.ndim == 0:
+        yield from ("0", "1")
+        return
     rows, columns = array.shape[-2:] if array.ndim > 1 else (1, array.shape[-1])
     keys, lines = f"np.arange({columns})", f"np.arange({rows})[:, None]"
     if array.dtype == bool:
-        yield "True"
-        yield from (f"{keys} {test}" for test in ("> 0", f"< {columns - 1}", f"< {columns // 2}", "% 2 == 0"))
-        yield from (f"{lines} {test}" for test in ("> 0", f"< {rows - 1}"))
-        yield f"({lines} + {keys}) % 3 > 0"
+        if not plain:
+            yield "True"
+            yield from (f"{keys} {test}" for test in ("> 0", f"< {columns - 1}", f"< {columns // 2}", "% 2 == 0"))
+            yield from (f"{lines} {test}" for test in ("> 0", f"< {rows - 1}")) if array.ndim > 1 else ()
+        yield f"({lines} + {keys}) % 3 > 0" if array.ndim > 1 else f"{keys} % 3 > 0"
         return
-    yield from ("0", "1")
+    if not plain:
+        yield from _patterns(array, keys, lines)
+    half = 2.0 ** float(np.clip(np.round(np.log2(max(_spread(array), 2.0**-20) / 0.9)), -20, 5))  # of its spread
+    count = f"np.arange({f'{first}, {first + array.size}' if first else array.size}).reshape{array.shape}"
+    yield f"{count} ** 3 % 101 / {_short(32 / half)} - {_short(1.5 * half)}"
+
+
+def _patterns(array: np.ndarray, keys: str, lines: str) -> Iterator[str]:
+    """Forms of numbers."""
+    yield "0"
+    if array.ndim == 1:
+        yield from ("1", f"{keys} % 5")
+        return
+    rows, columns = array.shape[-2:]
+    if array.ndim == 2:  # a weight
+        yield f"np.eye({rows})" if rows == columns else f"np.eye({rows}, {columns})"
+    yield "1"
     yield f"{lines} % 5"
     yield f"{lines} % 61"
     yield f"{keys} % 5"
-    if array.ndim > 2 and array.shape[-3] > 1:
-        heads = f"np.arange({array.shape[-3]})[:, None, None]"
-        yield heads
-        yield f"{heads} + {lines} % 5"
+    outer = [_along(array, axis) for axis in range(array.ndim - 3, -1, -1) if array.shape[axis] > 1]
+    yield from outer
+    yield from (f"{count} + {lines} % 5" for count in outer[:1])
     yield f"{lines} % {columns} == {keys}"
     yield f"({lines} * 7 + {keys} * 3) % 11 - 5"
     yield f"np.arange({array.size}).reshape{array.shape} * 37 % 101 % 11 - 5"
+    size = _size(array)
+    if size and not 0.05 <= size <= 50:
+        yield _short(size)
+        yield from (f"{count} % 2 * {_short(size)}" for count in (lines, keys, *outer))
+        yield f"(np.arange({array.size}).reshape{array.shape} * 37 % 101 % 11 - 5) / 5 * {_short(size)}"
+
+
+def _spread(array: np.ndarray) -> float:
+    """The standard deviation of what is finite."""
+    numbers = array.astype(np.float64)
+    return float(np.std(numbers[np.isfinite(numbers)])) if np.isfinite(numbers).any() else 0.0
+
+
+def _along(array: np.ndarray, axis: int) -> str:
+    """A count along an axis."""
+    return f"np.arange({array.shape[axis]})[:{', None' * (array.ndim - 1 - axis)}]"
+
+
+def _size(array: np.ndarray) -> float:
+    """The size of the largest number, in one digit; 0 for none."""
+    numbers = np.abs(array.astype(np.float64))
+    return float(f"{numbers[np.isfinite(numbers)].max(initial=0):.0e}")
+
+
+def _short(number: float) -> str:
+    """A number without what a whole one does not need."""
+    return str(int(number)) if number == int(number) and abs(number) < 1e6 else repr(float(number))
 
 
 def _made(form: str, array: np.ndarray) -> np.ndarray:
     return np.full(array.shape, eval(form, {"np": np}), array.dtype)  # noqa: S307  (our own text)
 
 
-def _case(case: Case, held: Mapping[str, np.ndarray], written: Mapping[str, str], dtype: str) -> SimplerSdpa:
-    """The case with other arrays, in a store of its own, as its name is the key there."""
+def _statement(name: str, form: str, array: np.ndarray) -> str:
+    """The assignment of an array in a form."""
+    kind = carried(array).dtype
+    shown = "bool" if kind.kind == "b" else f"np.{kind}"
+    if form.startswith("np.eye(") and array.ndim == 2:
+        return f"{name} = {form[:-1]}, dtype={shown})"
+    return f"{name} = np.full({array.shape}, {form}, {shown})"
+
+
+def _is_table(array: np.ndarray) -> bool:
+    """Whether an array holds places or lengths, which mean what they are; a cache of whole numbers has 8 bits."""
+    return array.dtype.kind == "i" and array.itemsize > 1
+
+
+def _case(
+    case: AnyCase, held: Mapping[str, np.ndarray], written: Mapping[str, str], dtype: str, left_out: tuple[str, ...]
+) -> AnyCase:
+    """The case with other arrays and without some keywords, in a store of its own, as its name is the key there."""
     was = case.inputs(dtype)
-    keywords = {name: held.get(name, value) for name, value in was.keywords.items()}
-    inputs = Inputs(held["q"], held["k"], held["v"], keywords)
-    kept: dict[str, Any] = {each.name: getattr(case, each.name) for each in fields(Case)}
-    kept |= {"name": f"{case.name} {hash(tuple(written.items()))}", "store": CaseStore()}
-    lines = {}
-    for name, form in written.items():
-        kind = carried(held[name]).dtype
-        shown = "bool" if kind.kind == "b" else f"np.{kind}"
-        lines[name] = f"{name} = np.full({held[name].shape}, {form}, {shown})"
-    return SimplerSdpa(**kept, held=inputs, names=case.results(), written=lines)
+    keywords = {name: held.get(name, value) for name, value in was.keywords.items() if name not in left_out}
+    inputs = replace(was, **{name: held[name] for name in was.arrays}, keywords=keywords)
+    options = {name: value for name, value in case.options.items() if name not in left_out}
+    name = f"{case.name} {hash((tuple(written.items()), left_out))}"
+    one: AnyCase = replace(
+        case, name=name, options=options, edit=Simpler(inputs, dict(written), left_out), store=CaseStore()
+    )
+    return one

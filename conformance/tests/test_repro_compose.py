@@ -89,7 +89,7 @@ def test_a_name_is_no_longer_than_systems_allow() -> None:
     assert len(file_name(target(f"{'package.' * 40}kernels:attention"), case)) < 200
 
 
-@pytest.mark.parametrize(("framework", "words"), [("torch", "torch.autograd.grad(output, leaves"), ("jax", "jax.vjp(")])
+@pytest.mark.parametrize(("framework", "words"), [("torch", "torch.autograd.grad(attention("), ("jax", "jax.vjp(")])
 def test_gradients_by_differentiation_differentiate_the_function(framework: str, words: str) -> None:
     """A script of what autograd makes of a function imports the function, and differentiates it itself."""
     text = script(Failure.SHAPE, "grad-shapes", f"package.kernels:attention@{framework}+gradients")

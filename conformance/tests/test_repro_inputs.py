@@ -278,6 +278,10 @@ def test_an_edit_is_part_of_the_recipe() -> None:
         ("causal-tiles", "% 61 - 1, [1, 0.5] * "),
         ("nan-query", "np.nan"),
         ("empty-one-query", "mask = np.full((2, 2, 1, 7), 0, bool)"),
+        ("mha-plain", "((rng.standard_normal((8, 8)) / np.sqrt(8)).astype(np.float32) for _ in range(4))"),
+        ("sublayer-post-norm", "gamma = (1.0 + 0.25 * rng.standard_normal((8,))).astype(np.float32)"),
+        ("latent-plain", "w_uv = (rng.standard_normal((3, 12, 6)) / np.sqrt(12)).astype(np.float32)"),
+        ("merge-two", "lses = (2.0 + 2.0 * rng.standard_normal((2, 2, 2, 5))).astype(np.float32)"),
         ("combined-mask-causal", 'mask = np.array([[c == "1" for c in row] for row in rows.split()])'),
     ],
 )
@@ -287,6 +291,21 @@ def test_inputs_are_short_without_a_function(name: str, line: str) -> None:
     assert written.sources == ()
     assert line in "\n".join(written.lines)
     assert_makes(written, every_case()[name], "float32")
+
+
+@pytest.mark.parametrize("name", ["merge-two", "merge-grad-lse", "mha-plain", "latent-plain"])
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_other_operators_are_short_in_every_dtype(name: str, dtype: str) -> None:
+    """Log-sum-exps stay in float32 beside outputs in half precision."""
+    written = statements(every_case()[name], dtype)
+    assert written.sources == ()
+    assert_makes(written, every_case()[name], dtype)
+
+
+def test_numbers_by_another_rule_are_not_taken_for_a_draw() -> None:
+    """The third power of a draw has neither a factor nor an offset."""
+    case = Case("cubed", ("SDPA-1",), "Cubed.", LONG, lambda rng, s: tuple(a**3 for a in normal(1.0)(rng, s)))
+    assert inputs.short(case, "float32") is None
 
 
 def _untouched(x: Inputs) -> Inputs:

@@ -13,6 +13,7 @@ import pytest
 from attention_conformance.conformance.cases import AnyCase, asked_cases
 from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.diagnosis.explain import Simplifier
+from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.ledger.load import Ledger
 from attention_conformance.conformance.repro import text, wrong_elements
 from attention_conformance.conformance.repro.simpler import LONG, same, simpler
@@ -24,7 +25,7 @@ from attention_conformance.impls.process.pool import Pool
 
 pytestmark = pytest.mark.slow(60)
 
-#: Functions whose failure nothing explains, and whose rows are all wrong: nothing tells their cause from another one.
+#: Functions whose failure nothing explains: right and wrong rows, and how wrong they are, tell their cause from others.
 KEPT = ("scale", "mask", "rescale")
 
 #: Two mistakes, one of which drawn numbers show: a bias that is scaled, beside scores of zero that are masked.
@@ -116,8 +117,8 @@ def test_a_script_of_an_explained_failure_is_short(scripts: Scripts, name: str) 
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_inputs_stay_where_nothing_tells_causes_apart(scripts: Scripts, name: str) -> None:
-    """Every row is wrong, and nothing explains it."""
+def test_inputs_stay_where_simpler_ones_show_another_failure(scripts: Scripts, name: str) -> None:
+    """Nothing explains it, and with numbers like drawn ones other rows are wrong, or by much less."""
     assert "simplified" not in scripts.texts[name]
 
 
@@ -212,6 +213,32 @@ def test_less_than_two_bounds_are_not_the_same(scaled: Failing) -> None:
     """Unless it was as near before."""
     assert not _same(scaled, _wrong(scaled, [1], 5), _wrong(scaled, [1], 1.5))
     assert _same(scaled, _wrong(scaled, [1], 1.5), _wrong(scaled, [1], 1.6))
+
+
+def test_other_errors_in_all_rows_are_not_the_same_without_an_explanation(scaled: Failing) -> None:
+    """Nothing else tells causes apart there; twice as large they are about the same."""
+    every = range(scaled.case.shape.sq)
+    before = _wrong(scaled, every, 5)
+    assert _same(scaled, before, _wrong(scaled, every, 10))
+    assert not _same(scaled, before, _wrong(scaled, every, 50))
+    assert _same(scaled, before, _wrong(scaled, every, 50), fits=lambda *_: True)
+
+
+def test_a_right_row_is_not_the_same_where_all_were_wrong(scaled: Failing) -> None:
+    """Without an explanation."""
+    every = range(scaled.case.shape.sq)
+    assert not _same(scaled, _wrong(scaled, every, 5), _wrong(scaled, every[1:], 5))
+    assert _same(scaled, _wrong(scaled, every, 5), _wrong(scaled, every[1:], 5), fits=lambda *_: True)
+
+
+def test_other_words_are_not_the_same(scaled: Failing) -> None:
+    """Of a failure that is none of values."""
+    before, after = (
+        replace(scaled.judged, result=replace(scaled.judged.result, failure=Failure.SHAPE, reason=reason))
+        for reason in ("output has shape (1,)", "output has shape (2,)")
+    )
+    assert _same(scaled, before, before)
+    assert not _same(scaled, before, after)
 
 
 def test_another_result_is_not_the_same(tmp_path: Path) -> None:

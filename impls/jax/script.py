@@ -14,6 +14,7 @@ from attention_conformance.impls.contract import Call
 from attention_conformance.impls.operators import MERGE_GRAD, OPERATORS
 from attention_conformance.impls.script import (
     CARRIED,
+    WIDTH,
     Given,
     Snippet,
     Terms,
@@ -84,8 +85,9 @@ def jitted(function: str) -> Writer:
 def differentiated(inner: Snippet, call: Call) -> Snippet:
     """The gradients of what ``inner`` calls, by ``jax.vjp``, jitted as a whole (impls.jax.gradients)."""
     names, listed = tuple(name for name, _ in call.shapes), ", ".join(leaves(call))
-    lines = [inner.definitions, "", ""] if inner.definitions else []
-    lines += [
+    short = _in_one_line(inner, call, names, listed)
+    lines = [inner.definitions, *([] if short else ["", ""])] if inner.definitions else []
+    lines += short or [
         "@jax.jit",
         f"def gradients({', '.join(names)}):",
         f"    def forward({listed}):",
@@ -94,6 +96,15 @@ def differentiated(inner: Snippet, call: Call) -> Snippet:
         *_backward(call.operator, names, listed),
     ]
     return dataclasses.replace(inner, function="gradients", arguments=names, definitions="\n".join(lines), after="")
+
+
+def _in_one_line(inner: Snippet, call: Call, names: Sequence[str], listed: str) -> list[str]:
+    """The gradients as an expression, [] where it is long, or where what is differentiated has two results."""
+    direct = ", ".join(inner.arguments) == listed and not inner.after
+    forward = inner.function if direct else f"lambda {listed}: {inner.call()}"
+    line = f"gradients = jax.jit(lambda {', '.join(names)}: jax.vjp({forward}, {listed})[1](grad_output))"
+    imported = all(each.startswith(("from ", "import ", "sys.")) for each in inner.definitions.splitlines())
+    return [line] if imported and len(line) <= WIDTH and call.operator != MERGE_GRAD.name else []
 
 
 def _backward(operator: str, names: Sequence[str], listed: str) -> list[str]:

@@ -43,6 +43,14 @@ def test_a_long_call_gets_a_line_per_argument() -> None:
     assert text.splitlines()[-1] == "    )"
 
 
+def test_a_call_whose_arguments_fit_on_a_line_gets_one_for_them() -> None:
+    """As a formatter leaves them; one argument more takes a line each."""
+    arguments = [f"keyword_{i}={i}" for i in range(8)]
+    lines = applied("attention_of_a_long_name", arguments, depth=1, before="return ").splitlines()
+    assert lines == ["    return attention_of_a_long_name(", f"        {', '.join(arguments)}", "    )"]
+    assert len(applied("attention", [*arguments, "mask=mask" * 3], depth=1).splitlines()) == len(arguments) + 3
+
+
 def test_a_dictionary_that_is_too_long_is_broken() -> None:
     """A line per entry, at its depth."""
     entries = [f'"array_{i}": array_{i}' for i in range(9)]

@@ -28,6 +28,7 @@ from attention_conformance.impls.script import (
     by_source,
     enclosed,
     leaves,
+    together,
 )
 
 IMPORTS = ("from torch.nn import MultiheadAttention",)
@@ -393,17 +394,26 @@ def written_out(target: str) -> Writer:
 
 
 def differentiated(inner: Snippet, call: Call) -> Snippet:
-    """The gradients of what ``inner`` calls, by autograd (impls.torch.gradients)."""
-    names, listed = tuple(name for name, _ in call.shapes), ", ".join(leaves(call))
+    """The gradients of what ``inner`` calls, by autograd (impls.torch.gradients), in one expression if it is short."""
+    names, wanted = tuple(name for name, _ in call.shapes), leaves(call)
+    listed, forward = ", ".join(wanted), inner.call()
+    of_merge = call.operator == MERGE_GRAD.name
+    forward += "[0]" if of_merge and "grad_lse" not in names else ""
+    upstream = "(grad_output, grad_lse)" if "grad_lse" in names else "grad_output"
+    if len(forward) <= WIDTH // 2 and "\n" not in forward:
+        leaf = together(wanted, "a.requires_grad_()")
+        terms = replace(TERMS, content=TERMS.content.replace("a.cpu()", "a.detach().cpu()"))
+        arguments = (forward, f"({listed})", upstream)
+        return replace(
+            inner, function="torch.autograd.grad", arguments=arguments, terms=terms, after="", prepared=(leaf,)
+        )
     lines = [inner.definitions, "", ""] if inner.definitions else []
     lines += [
         f"def gradients({', '.join(names)}):",
         f"    leaves = [a.detach().requires_grad_() for a in ({listed})]",
         f"    {listed} = leaves",
-        inner.call("output, lse = " if call.operator == MERGE_GRAD.name else "output = ", depth=1),
-        "    return torch.autograd.grad((output, lse), leaves, (grad_output, grad_lse))"
-        if "grad_lse" in names
-        else "    return torch.autograd.grad(output, leaves, grad_output)",
+        inner.call("output, lse = " if of_merge else "output = ", depth=1),
+        f"    return torch.autograd.grad({'(output, lse)' if 'grad_lse' in names else 'output'}, leaves, {upstream})",
     ]
     return replace(inner, function="gradients", arguments=names, definitions="\n".join(lines), after="")
 
