@@ -199,7 +199,9 @@ def _diagnosis(one: dict[str, Any]) -> dict[str, Any]:
 def without_machine(message: str) -> str:
     """A message without paths of the machine that it was made on: of files their names, and no commands.
 
+    A path in a library's own sources, which is relative, stays.
+
     Digits of a path may be written as "…", as in the words of an exception that several calls share.
     """
     text = _OF_THE_MACHINE.sub("", message)
-    return re.sub(r"(?:/[\w.@+~…-]+)+/([\w.@+~…-]+)", r"\1", text).rstrip()
+    return re.sub(r"(?<![\w.…-])(?:/[\w.@+~…-]+)+/([\w.@+~…-]+)", r"\1", text).rstrip()

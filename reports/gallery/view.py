@@ -211,7 +211,8 @@ def view(known: Mapping[str, Entry], found: Mapping[str, Record], model: Model, 
         for name in found
         if name in results
     )
-    names = groups.ordered(name for row in rows for name in row.cells)
+    cells = (item for row in rows for item in row.cells.items())
+    names = groups.ordered(name for name, cell in cells if cell.worst != UNSUPPORTED)
     changes, has_before = _changes(found, results, folder)
     environments = [source.environment for source in model.records.sources]
     days = sorted({str(each.get("started", ""))[:10] for each in environments})
@@ -252,7 +253,7 @@ def _told(entry: Entry, failures: Sequence[Result], diagnosis: Diagnosis | None)
     texts: dict[str, str] = {}
     for each in diagnosis.explanations if diagnosis else ():
         fits = sum(case in each.cases for case in counted)
-        text = in_words(each.title, fits, len(counted), each.contradicted)
+        text = in_words(each.title.rstrip(","), fits, len(counted), each.contradicted)
         texts |= {case: f"Diagnosis: {text}" for case in each.cases if case not in texts}
     for r in failures:
         yield Told(r, (texts[r.case],) if r.case in texts and not by_design(entry, r) else ())

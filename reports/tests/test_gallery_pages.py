@@ -149,13 +149,13 @@ def test_what_is_cut_off_keeps_what_it_has(tmp_path: Path) -> None:
 
 def test_messages_of_failures_are_kept_without_the_machine(tmp_path: Path) -> None:
     """No path, no command of the machine; of what passed no message."""
-    said = "wrong by value\nin /home/me/lib/site-packages/numpy/core.py\nScript: /tmp/x.py\nRerun:  y"
+    said = "wrong by value\nin /home/me/lib/site-packages/numpy/core.py (src/a/b.cpp)\nScript: /tmp/x.py\nRerun:  y"
     some = (failed("serves.py:attention", "a", message=said), result("serves.py:attention", "b", message="told"))
     write(tmp_path / "work", "serves", *some)
     stored.keep({"serves": entry("serves")}, tmp_path / "work", tmp_path / "kept")
     lines = compressed.read(tmp_path / "kept" / "serves.jsonl.zst", 1 << 20).decode().splitlines()
     (messages,) = [json.loads(line)["columns"]["message"] for line in lines if '"results"' in line]
-    assert messages == ["wrong by value\nin core.py", ""]
+    assert messages == ["wrong by value\nin core.py (src/a/b.cpp)", ""]
 
 
 def test_diagnoses_are_kept_without_the_machine(tmp_path: Path) -> None:
