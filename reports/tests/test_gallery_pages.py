@@ -286,6 +286,21 @@ def test_the_gravest_are_what_a_person_called_grave(made: view.View) -> None:
 
 @pytest.mark.browser
 @pytest.mark.slow
+def test_a_long_path_in_a_cause_is_broken(tmp_path: Path) -> None:
+    """On a narrow page."""
+    title = f"“an exception: no {'folder_of_sources/' * 12}file.cpp”"
+    write(tmp_path, "serves", failed("serves.py:attention", "a"), explanations={title: ["a"]})
+    path = tmp_path / "index.html"
+    path.write_text(html.page(seen(tmp_path, entry("serves"))), encoding="utf-8")
+    with launched() as browser:
+        one: Any = Opened(browser, path.as_uri())
+        one.page.set_viewport_size({"width": 375, "height": 800})
+        assert one.page.evaluate("() => document.documentElement.scrollWidth") <= 375
+        one.context.close()
+
+
+@pytest.mark.browser
+@pytest.mark.slow
 def test_a_cell_opens_its_failures_and_rows_are_chosen(made: view.View, tmp_path: Path) -> None:
     """With message, finding and command; by use, word and order; and no width scrolls sideways."""
     path = tmp_path / "index.html"
