@@ -52,10 +52,11 @@ _CONSTRAINTS = {"PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "UV_CONSTRAINT", "UV_B
 #: The fields of a record that decide whether an entry is run again.
 _DECIDE = ("status", "requires", "adapter", "options")
 
-#: The Markdown page, the HTML page, and where the README has its sentence.
+#: The Markdown page, the HTML page, and where the README has its sentence and DIAGNOSIS.md its table.
 PAGE = MANIFEST.parents[1] / "GALLERY.md"
 INDEX = "index.html"
 README = MANIFEST.parents[2] / "README.md"
+DIAGNOSIS = MANIFEST.parents[2] / "conformance" / "DIAGNOSIS.md"
 _ROW = re.compile(r"(?<=<!-- gallery -->).*?(?=<!-- end of gallery -->)", re.DOTALL)
 
 #: Starts this suite in another environment: it is imported from its own folders, as in a worker.
@@ -295,10 +296,13 @@ def _last(text: str) -> str:
 def _page(
     known: dict[str, Entry], folder: Path, work: Path | None, output: Path | None, publish: bool, html: bool
 ) -> str:
-    """Write the pages of a work folder, or of what is published; gives the paths of what was written."""
+    """Write the pages of a work folder, or of what is published; gives the paths of what was written.
+
+    After them it says which judgements of the manifest the published diagnoses do not bear out, and which are missing.
+    """
     writable(output or (PAGE if work is None or publish else work / PAGE.name))
     from attention_conformance.reports.gallery import html as as_html
-    from attention_conformance.reports.gallery import markdown, stored
+    from attention_conformance.reports.gallery import markdown, named, stored
 
     if publish:
         if work is None:
@@ -310,10 +314,17 @@ def _page(
     target = output or (PAGE if work is None else work / PAGE.name)
     texts = {target: markdown.page(view), (place if output is None else output.parent) / INDEX: as_html.page(view)}
     if work is None and output is None and README.exists():
-        texts[README] = _ROW.sub(f" {sentence(view)} ", README.read_text(encoding="utf-8"))
+        texts[README] = _with(README, f" {sentence(view)} ")
+        texts[DIAGNOSIS] = _with(DIAGNOSIS, f"\n{measure(view)}\n")
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
-    return "\n".join(map(str, [*_more(known, place, target.parent if work else place, html), *texts]))
+    problems = [] if work or output else named.problems(view)
+    return "\n".join(map(str, [*_more(known, place, target.parent if work else place, html), *texts, *problems]))
+
+
+def _with(path: Path, block: str) -> str:
+    """A document with its part about the gallery written anew."""
+    return _ROW.sub(lambda _: block, path.read_text(encoding="utf-8"))
 
 
 def _more(known: dict[str, Entry], place: Path, folder: Path, html: bool) -> list[Path]:
@@ -375,6 +386,13 @@ def sentence(view: View) -> str:
     from attention_conformance.reports.gallery import markdown
 
     return f"{markdown.verdict(view)} The gravest: {markdown.gravest(view)}."
+
+
+def measure(view: View) -> str:
+    """What DIAGNOSIS.md says: how many causes of the gallery the diagnosis names."""
+    from attention_conformance.reports.gallery import named
+
+    return named.table(named.measured(view))
 
 
 ACTIONS: dict[str, Callable[..., str | tuple[str, int]]] = {"list": _list, "run": _run, "page": _page, "issue": _issue}

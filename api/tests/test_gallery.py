@@ -23,7 +23,7 @@ from attention_conformance.impls.gallery import Entry
 from attention_conformance.impls.gallery.upstream import Upstream
 from attention_conformance.impls.gallery.upstream import upstream as upstream_issues
 from attention_conformance.impls.operators import OPERATORS
-from attention_conformance.reports.gallery import html
+from attention_conformance.reports.gallery import html, named
 from attention_conformance.reports.gallery.stored import PUBLISHED, Record, Status
 from attention_conformance.reports.tests.files import conformance_file, failed, result
 
@@ -339,6 +339,13 @@ def test_the_page_is_that_of_today() -> None:
     assert f"<!-- gallery --> {gallery.sentence(view)} <!-- end of gallery -->" in gallery.README.read_text(
         encoding="utf-8"
     )
+    block = f"<!-- gallery -->\n{gallery.measure(view)}\n<!-- end of gallery -->"
+    assert block in gallery.DIAGNOSIS.read_text(encoding="utf-8")
+
+
+def test_what_is_judged_of_the_diagnosis_is_so() -> None:
+    """Every cause that is said to be named is, in the published results, and everything that they say was judged."""
+    assert named.problems(gallery._view(ENTRIES, PUBLISHED)) == []
 
 
 def test_the_published_results_are_small() -> None:

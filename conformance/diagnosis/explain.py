@@ -85,7 +85,12 @@ class Diagnosis:
             "device": self.device,
             "failures": self.failures,
             "explanations": [
-                {"faults": list(e.names), "title": e.title, "cases": sorted({f.case.name for f in e.fits})}
+                {
+                    "faults": list(e.names),
+                    "title": e.title,
+                    "cases": sorted({f.case.name for f in e.fits}),
+                    "contradicted": e.contradicted,
+                }
                 for e in self.explanations
             ],
             "common_features": list(self.common_features),
@@ -230,10 +235,29 @@ def scripts(
 def explanation_text(explanation: Explanation, failures: int) -> str:
     """An explanation in words: how many failures it fits, what it is, and where it happened before."""
     threads = ", ".join(s.removeprefix("cf. ") for s in explanation.sources[:NAMED])
-    fits = len(explanation.fits)
+    what = f"{explanation.title}{f' (as in {threads})' if threads else ''}"
+    return in_words(what, len(explanation.fits), failures, explanation.contradicted)
+
+
+def in_words(what: str, fits: int, failures: int, contradicted: int = 0) -> str:
+    """A cause in words: how many failures it fits, what it is, and how many passed cases do not show it.
+
+    Parameters
+    ----------
+    what
+        The title of the cause.
+    fits, failures
+        How many of how many.
+    contradicted
+        Passed cases that would fail with it.
+
+    Returns
+    -------
+    str
+        Without a full stop.
+    """
     many = "this failure equals" if failures == 1 else f"{fits} of {failures} failures equal{'s' if fits == 1 else ''}"
-    text = f"{many} {explanation.title}{f' (as in {threads})' if threads else ''}"
-    return f"{text}; {explanation.contradicted} passed cases do not show it" if explanation.contradicted else text
+    return f"{many} {what}; {contradicted} passed cases do not show it" if contradicted else f"{many} {what}"
 
 
 def _diagnosis(name: str, device: str, known: Sequence[Failed], group: Iterable[Examined]) -> Diagnosis:

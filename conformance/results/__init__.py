@@ -3,6 +3,7 @@
 from attention_conformance.conformance.results.file import Writer, by_column, fingerprint, one_by_one, rewrite
 from attention_conformance.conformance.results.parse import (
     FORMAT,
+    Diagnosis,
     Header,
     ResultFileError,
     Run,
@@ -13,6 +14,7 @@ from attention_conformance.conformance.results.parse import (
 
 __all__ = [
     "FORMAT",
+    "Diagnosis",
     "Header",
     "ResultFileError",
     "Run",

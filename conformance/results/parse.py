@@ -151,6 +151,7 @@ class Explanation(Record, frozen=True):
     faults: tuple[Name, ...]
     title: str
     cases: tuple[Name, ...]
+    contradicted: Annotated[Count, Meta(description="passed cases that do not show it")] = 0
 
 
 class Diagnosis(Record, frozen=True):

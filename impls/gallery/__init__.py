@@ -43,6 +43,38 @@ class Says(Enum):
     INHERITED = "inherited"
 
 
+class Cause(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A cause of failures, and what the diagnosis says of it in the published results, as a person judged it.
+
+    Parameters
+    ----------
+    what : what the library does.
+    clauses : the clauses that it is about; () for those of its finding.
+    named : words of the diagnosis that name it, as they are there.
+    misnamed : words of a diagnosis that says something else of its failures, and is wrong.
+    """
+
+    what: str
+    clauses: tuple[str, ...] = ()
+    named: str = ""
+    misnamed: str = ""
+
+
+class Aside(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A diagnosis that names no cause of a finding, as a person judged it by the library's source.
+
+    Parameters
+    ----------
+    says : words of the diagnosis, as they are there.
+    why : what the source does.
+    is_true : whether that is so; else the diagnosis is wrong.
+    """
+
+    says: str
+    why: str
+    is_true: bool = False
+
+
 class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a person found about a failure.
 
@@ -54,6 +86,8 @@ class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     quote : the words of the documentation, or of the exception.
     link : where they are, if not at the entry's documentation.
     is_grave : a result that is silently wrong for an ordinary call.
+    named, misnamed : as `Cause` has it, where the finding is one cause.
+    parts : the causes, where it is several.
     """
 
     what: str
@@ -62,6 +96,22 @@ class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     quote: str = ""
     link: str = ""
     is_grave: bool = False
+    named: str = ""
+    misnamed: str = ""
+    parts: tuple[Cause, ...] = ()
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """The causes that it speaks of, each with the clauses that it is about."""
+        parts = self.parts or (Cause(what=self.what, named=self.named, misnamed=self.misnamed),)
+        return tuple(msgspec.structs.replace(part, clauses=part.clauses or self.clauses) for part in parts)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for parts beside words of the whole, and for a cause that is named and misnamed."""
+        if self.parts and (self.named or self.misnamed):
+            raise ValueError(f"{self.what}: its parts are named, or else the whole")
+        if any(each.named and each.misnamed for each in self.causes):
+            raise ValueError(f"{self.what}: named, or else misnamed")
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -79,6 +129,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     needs : programs that no package of the registry has, as a compiler.
     uses : what people use it for.
     findings : what a person found about its failures.
+    asides : diagnoses that name none of the causes that are found.
     """
 
     name: str
@@ -93,6 +144,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     needs: tuple[str, ...] = ()
     uses: tuple[Use, ...] = ()
     findings: tuple[Finding, ...] = ()
+    asides: tuple[Aside, ...] = ()
 
     @property
     def target(self) -> str:

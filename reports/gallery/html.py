@@ -43,6 +43,8 @@ def page(view: View) -> str:
     shown = {
         "view": view,
         "rows": [_row(row, view) for row in view.rows],
+        "caused": [_causes(row) for row in view.rows if row.failed and row.diagnosis],
+        "without_diagnosis": [row.entry.name for row in view.rows if row.failed and not row.diagnosis],
         "findings": sorted((_finding(*each) for each in view.findings), key=lambda one: one["rank"]),
         "named": NAMED,
         "uses": sorted({use.value for row in view.rows for use in row.entry.uses}),
@@ -97,6 +99,17 @@ def _cell(name: str, of: str, cell: Cell | None) -> dict[str, Any]:
     return {"text": texts[cell.worst], "look": LOOKS[cell.worst], "said": f"{of}: {said[cell.worst]}", "link": link}
 
 
+def _causes(row: Row) -> dict[str, Any]:
+    """The causes of a library's failures, each as ``check`` says it, and what is not explained."""
+    return {
+        "name": row.entry.name,
+        "failed": row.failed,
+        "explained": row.explained,
+        "named": row.named,
+        "left": row.left,
+    }
+
+
 def documentation(entry: Entry, finding: Finding | None = None) -> str:
     """The address where a finding, or all of an entry, is documented."""
     if finding is not None and finding.link:
@@ -117,15 +130,15 @@ def _finding(entry: Entry, finding: Finding) -> dict[str, Any]:
 
 
 def _failures(row: Row) -> list[Mapping[str, Any]]:
-    """What the details show of each failure: its case and message, and which finding speaks of it."""
+    """What the details show of each failure: case, message with what explains it, and which finding speaks of it."""
     findings = row.entry.findings
     return [
         {
-            "case": r.case,
-            "group": group(r.broken or next(iter(r.clauses), "")),
-            "reason": r.reason,
-            "message": r.message,
-            "found": [at for at, each in enumerate(findings) if (r.broken or "") in each.clauses],
+            "case": told.result.case,
+            "group": group(told.result.broken or next(iter(told.result.clauses), "")),
+            "reason": told.result.reason,
+            "message": told.message,
+            "found": [at for at, each in enumerate(findings) if (told.result.broken or "") in each.clauses],
         }
-        for r in row.failures
+        for told in row.failures
     ] + ([{"findings": [_finding(row.entry, each) for each in findings]}] if findings else [])

@@ -31,6 +31,13 @@ Cases that fail; ✓ all pass, ◇ no more than accepted by design, – not supp
 
 {matrix}
 {without}
+## Causes, as the diagnosis names them
+
+What `check` says by itself: a known mistake, a number or words that give these very results, and for other failures in
+which way they fail. [How often that is right](../conformance/DIAGNOSIS.md#on-the-gallery).
+
+{causes}
+
 ## Findings, and what the documentation says
 
 {findings}
@@ -66,6 +73,7 @@ def page(view: View) -> str:
             f"\n**{escaped(entry.name)}**: {found.status.value}: {escaped(found.message)}\n"
             for entry, found in view.without
         ),
+        causes=_causes(view),
         findings=_findings(view),
         changes=_changes(view),
     )
@@ -139,6 +147,17 @@ def _cell(row: Row, name: str) -> str:
     if cell is None:
         return ""
     return {FAILED: f"**{cell.failed}**", BY_DESIGN: "◇", PASSED: "✓"}.get(cell.worst, "–")
+
+
+def _causes(view: View) -> str:
+    lines = []
+    for row in (row for row in view.rows if row.failed and row.diagnosis):
+        lines.append(f"- **{escaped(row.entry.name)}**: {row.explained} of {row.failed} failures explained")
+        lines += [f"  - {escaped(text)}" for text in (*row.named, *row.left)]
+    before = [row.entry.name for row in view.rows if row.failed and not row.diagnosis]
+    if before:
+        lines += [*([""] if lines else []), f"Judged before causes were kept: {', '.join(before)}."]
+    return "\n".join(lines) or "No case fails."
 
 
 def _findings(view: View) -> str:

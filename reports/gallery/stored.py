@@ -181,16 +181,27 @@ def keep(names: Mapping[str, Entry], work: Path, folder: Path = PUBLISHED) -> No
 
 def _short(line: dict[str, Any]) -> dict[str, Any]:
     """A line of a result file without times and shares of bounds; a message and a reason are of failures alone."""
+    if line["kind"] == "footer":
+        return line | {"diagnoses": [_diagnosis(each) for each in line.get("diagnoses", ())]}
     if line["kind"] != "result":
-        return {name: value for name, value in line.items() if name != "diagnoses"} | (
-            {"diagnoses": []} if "diagnoses" in line else {}
-        )
+        return line
     message = without_machine(line["message"]) if line["outcome"] == "failed" else ""
     short: dict[str, Any] = {"message": message, "share": None, "meets": [], "run_seconds": 0.0, "prepare_seconds": 0.0}
     return line | short | ({"reason": ""} if line["outcome"] != "failed" else {})
 
 
+def _diagnosis(one: dict[str, Any]) -> dict[str, Any]:
+    """A diagnosis without the machine: an exception that nothing explains is named in its own words."""
+    explanations = [each | {"title": without_machine(each["title"])} for each in one["explanations"]]
+    return one | {"explanations": explanations}
+
+
 def without_machine(message: str) -> str:
-    """A message without paths of the machine that it was made on: of files their names, and no commands."""
+    """A message without paths of the machine that it was made on: of files their names, and no commands.
+
+    A path in a library's own sources, which is relative, stays.
+
+    Digits of a path may be written as "…", as in the words of an exception that several calls share.
+    """
     text = _OF_THE_MACHINE.sub("", message)
-    return re.sub(r"(?:/[\w.@+~-]+)+/([\w.@+~-]+)", r"\1", text).rstrip()
+    return re.sub(r"(?<![\w.…-])(?:/[\w.@+~…-]+)+/([\w.@+~…-]+)", r"\1", text).rstrip()

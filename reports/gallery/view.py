@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from attention_conformance.conformance.diagnosis.explain import in_words
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.ledger import divergence
 from attention_conformance.conformance.ledger.questions import QUESTIONS, Question
+from attention_conformance.conformance.results import Diagnosis
+from attention_conformance.conformance.run.causes import Told, causes
 from attention_conformance.impls.gallery import Entry, Finding, Says
 from attention_conformance.reports.gallery import stored
 from attention_conformance.reports.gallery.stored import Record
@@ -88,7 +91,10 @@ class Row:
     entry: Entry
     record: Record
     cells: Mapping[str, Cell]
-    failures: tuple[Result, ...]
+    #: Failures, those that are a choice among them, with what explains each.
+    failures: tuple[Told, ...]
+    #: What the diagnosis found; None where the results were kept without it.
+    diagnosis: Diagnosis | None
     passed: int
     failed: int
     by_design: int
@@ -98,6 +104,23 @@ class Row:
     def version(self) -> str:
         """Of the package that is judged."""
         return self.record.versions.get(self.entry.package, "").partition("+")[0]
+
+    @property
+    def named(self) -> list[str]:
+        """The causes that the diagnosis names, each in a sentence, that of most failures first."""
+        count = Counter(told.explanation for told in self.failures if told.explanation)
+        return [text for text, _ in count.most_common()]
+
+    @property
+    def left(self) -> list[str]:
+        """The failures that nothing explains and that are no choice, by the way they fail, a sentence each."""
+        some = (t for t in self.failures if not t.explanation and not by_design(self.entry, t.result))
+        return [cause.sentence for cause in sorted(causes(some), key=lambda cause: -len(cause.failures))]
+
+    @property
+    def explained(self) -> int:
+        """How many failures have a cause that is named."""
+        return sum(bool(told.explanation) for told in self.failures)
 
 
 @dataclass(frozen=True)
@@ -145,7 +168,7 @@ class View:
     def gravest(self) -> list[tuple[Entry, Finding]]:
         """Findings that a person called grave, one of each sentence: against the documentation first, then by cases."""
         grave = [(entry, each) for entry, each in self.findings if each.is_grave]
-        failed = {row.entry.name: [r.broken for r in row.failures] for row in self.rows}
+        failed = {row.entry.name: [told.result.broken for told in row.failures] for row in self.rows}
 
         def order(one: tuple[Entry, Finding]) -> tuple[bool, int]:
             entry, each = one
@@ -182,8 +205,14 @@ def view(known: Mapping[str, Entry], found: Mapping[str, Record], model: Model, 
     results: dict[str, list[Result]] = {}
     for result in model.records.results:
         results.setdefault(result.implementation, []).append(result)
-    rows = tuple(_row(known[name], found[name], results[name]) for name in found if name in results)
-    names = groups.ordered(name for row in rows for name in row.cells)
+    diagnoses = {each.implementation: each for source in model.records.sources for each in source.diagnoses}
+    rows = tuple(
+        _row(known[name], found[name], results[name], diagnoses.get(known[name].target))
+        for name in found
+        if name in results
+    )
+    cells = (item for row in rows for item in row.cells.items())
+    names = groups.ordered(name for name, cell in cells if cell.worst != UNSUPPORTED)
     changes, has_before = _changes(found, results, folder)
     environments = [source.environment for source in model.records.sources]
     days = sorted({str(each.get("started", ""))[:10] for each in environments})
@@ -200,7 +229,7 @@ def view(known: Mapping[str, Entry], found: Mapping[str, Record], model: Model, 
     )
 
 
-def _row(entry: Entry, found: Record, results: Sequence[Result]) -> Row:
+def _row(entry: Entry, found: Record, results: Sequence[Result], diagnosis: Diagnosis | None) -> Row:
     cells: dict[str, Counter[str]] = {}
     kinds = {id(r): _kind(entry, r) for r in results}
     for r in results:
@@ -213,8 +242,21 @@ def _row(entry: Entry, found: Record, results: Sequence[Result]) -> Row:
         worst = next(kind for kind in (FAILED, BY_DESIGN, PASSED, UNSUPPORTED) if counts[kind])
         executed = counts[FAILED] + counts[BY_DESIGN] + counts[PASSED]
         made[name] = Cell(worst, counts[FAILED], counts[BY_DESIGN], executed)
-    failures = tuple(r for r in results if kinds[id(r)] in (FAILED, BY_DESIGN))
-    return Row(entry, found, made, failures, *(total[kind] for kind in (PASSED, FAILED, BY_DESIGN, UNSUPPORTED)))
+    failures = tuple(_told(entry, [r for r in results if kinds[id(r)] in (FAILED, BY_DESIGN)], diagnosis))
+    counted = (total[kind] for kind in (PASSED, FAILED, BY_DESIGN, UNSUPPORTED))
+    return Row(entry, found, made, failures, diagnosis, *counted)
+
+
+def _told(entry: Entry, failures: Sequence[Result], diagnosis: Diagnosis | None) -> Iterable[Told]:
+    """Failures with what explains each, as ``check`` says it; of those that are no choice, which the page counts."""
+    counted = [r.case for r in failures if not by_design(entry, r)]
+    texts: dict[str, str] = {}
+    for each in diagnosis.explanations if diagnosis else ():
+        fits = sum(case in each.cases for case in counted)
+        text = in_words(each.title.rstrip(","), fits, len(counted), each.contradicted)
+        texts |= {case: f"Diagnosis: {text}" for case in each.cases if case not in texts}
+    for r in failures:
+        yield Told(r, (texts[r.case],) if r.case in texts and not by_design(entry, r) else ())
 
 
 def _kind(entry: Entry, result: Result) -> str:

@@ -144,6 +144,7 @@ def _use_results(path: Path, run: Run, known: dict[tuple, Result]) -> Source:
         {AGAIN: again} if again else {},
         run.complete,
         run.header.not_installed,
+        run.diagnoses,
     )
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 from attention_conformance.bench.analysis.statistics import ProcessRuns
 from attention_conformance.bench.records import RunInfo
 from attention_conformance.conformance.judging.outcomes import Result
+from attention_conformance.conformance.results import Diagnosis
 from attention_conformance.impls import compressed
 from attention_conformance.impls.contract import InputError
 
@@ -42,6 +43,8 @@ class Source:
     complete: bool = True
     #: Packages that were not installed, by implementation.
     not_installed: tuple[str, ...] = ()
+    #: What explains the failures of a conformance run.
+    diagnoses: tuple[Diagnosis, ...] = ()
 
 
 def text_of(path: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,12 @@ def failed(implementation: str, case: str, broken: str = "SDPA-9", reason: str =
     return result(implementation, case, Outcome.FAILED, failure=Failure.VALUE, broken=broken, reason=reason, **fields)
 
 
-def conformance_file(path: Path, *results: Result, **header: Any) -> Path:
+def conformance_file(path: Path, *results: Result, diagnoses: Sequence[Mapping[str, Any]] = (), **header: Any) -> Path:
     """A result file of ``pytest conformance``."""
     with Writer(path, {"machine": "m1", "versions": {"numpy": "2.0"}, **header}) as writer:
         for one in results:
             writer.write(one)
+        writer.close(diagnoses=diagnoses)
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import pytest
 
 from attention_conformance.conformance.judging.outcomes import Failure, Result
 from attention_conformance.impls import compressed
-from attention_conformance.impls.gallery import Entry, Finding, Says, Use
-from attention_conformance.reports.gallery import html, markdown, stored, view
+from attention_conformance.impls.gallery import Aside, Cause, Entry, Finding, Says, Use
+from attention_conformance.reports.gallery import html, markdown, named, stored, view
 from attention_conformance.reports.gallery.stored import Record, Status
 from attention_conformance.reports.tests.browsers import Opened, launched
 from attention_conformance.reports.tests.files import conformance_file, failed, result
@@ -24,7 +25,10 @@ MEAN = Finding(
 )
 
 
-def entry(name: str, *findings: Finding) -> Entry:
+LENGTH = "“the last key is skipped”"
+
+
+def entry(name: str, *findings: Finding, asides: tuple[Aside, ...] = ()) -> Entry:
     """An entry of NumPy."""
     return Entry(
         name=name,
@@ -35,6 +39,7 @@ def entry(name: str, *findings: Finding) -> Entry:
         documentation={"*": "https://numpy.org"},
         uses=(Use.TRAINING,) if name == "trains" else (Use.SERVING,),
         findings=findings,
+        asides=asides,
     )
 
 
@@ -43,13 +48,36 @@ def accepted(case: str, broken: str) -> Result:
     return replace(failed("serves.py:attention", case, broken), failure=Failure.NO_ERROR)
 
 
-def write(folder: Path, name: str, *results: Result, version: str = "2.4.6", status: Status = Status.JUDGED) -> None:
-    """A record and a result file."""
+def write(
+    folder: Path,
+    name: str,
+    *results: Result,
+    version: str = "2.4.6",
+    status: Status = Status.JUDGED,
+    explanations: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    """A record and a result file, with a diagnosis where explanations are given: cases by title."""
     folder.mkdir(exist_ok=True)
     versions = {"Python": "3.11.7", "numpy": version}
     record = Record(name=name, status=status, requires=("numpy==2.4.6",), adapter="", versions=versions)
     (folder / f"{name}.json").write_bytes(msgspec.json.encode(record))
-    conformance_file(folder / f"{name}.jsonl", *results)
+    conformance_file(
+        folder / f"{name}.jsonl",
+        *results,
+        diagnoses=()
+        if explanations is None
+        else [
+            {
+                "implementation": f"{name}.py:attention",
+                "device": "cpu",
+                "failures": len(results),
+                "explanations": [
+                    {"faults": ["x"], "title": title, "cases": list(cases), "contradicted": 2 * (title == LENGTH)}
+                    for title, cases in explanations.items()
+                ],
+            }
+        ],
+    )
 
 
 def seen(folder: Path, *some: Entry) -> view.View:
@@ -121,13 +149,121 @@ def test_what_is_cut_off_keeps_what_it_has(tmp_path: Path) -> None:
 
 def test_messages_of_failures_are_kept_without_the_machine(tmp_path: Path) -> None:
     """No path, no command of the machine; of what passed no message."""
-    said = "wrong by value\nin /home/me/lib/site-packages/numpy/core.py\nScript: /tmp/x.py\nRerun:  y"
+    said = "wrong by value\nin /home/me/lib/site-packages/numpy/core.py (src/a/b.cpp)\nScript: /tmp/x.py\nRerun:  y"
     some = (failed("serves.py:attention", "a", message=said), result("serves.py:attention", "b", message="told"))
     write(tmp_path / "work", "serves", *some)
     stored.keep({"serves": entry("serves")}, tmp_path / "work", tmp_path / "kept")
     lines = compressed.read(tmp_path / "kept" / "serves.jsonl.zst", 1 << 20).decode().splitlines()
     (messages,) = [json.loads(line)["columns"]["message"] for line in lines if '"results"' in line]
-    assert messages == ["wrong by value\nin core.py", ""]
+    assert messages == ["wrong by value\nin core.py (src/a/b.cpp)", ""]
+
+
+def test_diagnoses_are_kept_without_the_machine(tmp_path: Path) -> None:
+    """An exception is named in its own words, where digits of a path are none."""
+    said = "“an exception: OSError: no /home/me/h…/lib/python…/site-packages/numpy/core.py”"
+    wrong = failed("serves.py:attention", "a")
+    write(tmp_path / "work", "serves", wrong, explanations={said: ["a"], LENGTH: ["b"]})
+    stored.keep({"serves": entry("serves")}, tmp_path / "work", tmp_path / "kept")
+    (row,) = seen(tmp_path / "kept", entry("serves")).rows
+    assert row.diagnosis
+    assert [each.title for each in row.diagnosis.explanations] == [
+        "“an exception: OSError: no core.py”",
+        LENGTH,
+    ]
+    assert [each.contradicted for each in row.diagnosis.explanations] == [0, 2]
+
+
+def test_causes_are_in_the_words_of_a_run(tmp_path: Path) -> None:
+    """How many failures each explains, those by design apart, and in which way the others fail; on both pages."""
+    some = [failed("serves.py:attention", case, "SDPA-15") for case in ("a", "b", "c")]
+    raised = replace(failed("serves.py:attention", "d", reason="ValueError: no"), failure=Failure.ERROR)
+    given = {LENGTH: ["a", "b"], "“the mask inverted”": ["b", "c", "invalid-dtypes"]}
+    write(tmp_path, "serves", *some, raised, accepted("invalid-dtypes", "SDPA-35"), explanations=given)
+    found = seen(tmp_path, entry("serves", PROMOTED, MEAN))
+    (row,) = found.rows
+    assert row.named == [
+        "2 of 4 failures equal “the last key is skipped”; 2 passed cases do not show it",
+        "2 of 4 failures equal “the mask inverted”",
+    ]
+    assert row.left == ["1 failure: an exception on a valid input: ValueError: no"]
+    assert (row.explained, row.failed) == (3, 4)
+    assert "Diagnosis: 2 of 4 failures equal “the last" in row.failures[0].message
+    page = markdown.page(found)
+    assert "- **serves**: 3 of 4 failures explained\n  - 2 of 4 failures equal “the last key is skipped”" in page
+    assert "2 of 4 failures equal “the mask inverted”" in html.page(found)
+
+
+def test_results_that_were_kept_without_a_diagnosis_are_said_so(made: view.View) -> None:
+    """Their causes are not known, which is not that nothing explains them."""
+    assert made.rows[0].diagnosis is None
+    assert "Judged before causes were kept: serves." in markdown.page(made)
+    assert "Judged before causes were kept: serves." in html.page(made)
+    assert named.measured(made).without == ("serves",)
+
+
+def judged(folder: Path, *findings: Finding, asides: tuple[Aside, ...] = ()) -> view.View:
+    """The view of a library with two causes, of which the diagnosis names one, and says something else beside."""
+    some = [failed("serves.py:attention", case, clause) for case, clause in (("a", "SDPA-15"), ("b", "SDPA-9"))]
+    given = {LENGTH: ["a"], "“the mask inverted”": ["b"]}
+    write(folder, "serves", *some, accepted("invalid-dtypes", "SDPA-35"), explanations=given)
+    return seen(folder, entry("serves", *findings, asides=asides))
+
+
+SKIPPED = Finding(what="The last key is skipped", says=Says.UNDOCUMENTED, clauses=("SDPA-15",), named="last key")
+ALIGNED = Finding(what="Causal at the bottom right", says=Says.DOCUMENTED, clauses=("SDPA-9",), misnamed="inverted")
+NOT_SHOWN = Finding(what="In training it raises", says=Says.UNDOCUMENTED, clauses=("SDPA-1",))
+
+
+def test_causes_are_counted_by_what_the_diagnosis_says(tmp_path: Path) -> None:
+    """Not those that are a choice, nor those that no case shows."""
+    found = judged(tmp_path, SKIPPED, ALIGNED, PROMOTED, NOT_SHOWN)
+    assert named.problems(found) == []
+    of = named.measured(found)
+    assert [each.verdict for each in of.causes] == [named.Verdict.RIGHT, named.Verdict.WRONG]
+    assert (of.naming, of.true, of.false, of.entries) == (1, 0, 1, 1)
+    text = named.table(of)
+    assert "| causes that the diagnosis names | 1 | 2 | 50% |" in text
+    assert "| serves | Causal at the bottom right | “inverted” | wrong |" in text
+
+
+def test_parts_of_a_finding_are_causes_of_their_own(tmp_path: Path) -> None:
+    """Each with its own clauses and words."""
+    parts = (Cause(what="one", clauses=("SDPA-15",), named="last key"), Cause(what="two", clauses=("SDPA-9",)))
+    both = msgspec.structs.replace(SKIPPED, clauses=("SDPA-15", "SDPA-9"), named="", parts=parts)
+    aside = Aside(says="mask inverted", why="it is", is_true=True)
+    found = judged(tmp_path, both, asides=(aside,))
+    assert named.problems(found) == []
+    of = named.measured(found)
+    assert [each.verdict for each in of.causes] == [named.Verdict.RIGHT, named.Verdict.NONE]
+    assert (of.naming, of.true, of.false) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("findings", "said"),
+    [
+        ((msgspec.structs.replace(SKIPPED, named="first key"), ALIGNED), "no diagnosis of its failures says “first"),
+        ((msgspec.structs.replace(SKIPPED, named="inverted"), ALIGNED), "no diagnosis of its failures says “inverted"),
+        ((SKIPPED,), "nobody has judged the diagnosis “the mask inverted”"),
+        ((SKIPPED, ALIGNED, msgspec.structs.replace(NOT_SHOWN, named="last key")), "it fails no case"),
+    ],
+)
+def test_a_judgement_that_is_made_up_is_found(tmp_path: Path, findings: tuple[Finding, ...], said: str) -> None:
+    """Words that no diagnosis has, or of other failures; and a diagnosis that nobody judged."""
+    assert any(said in text for text in named.problems(judged(tmp_path, *findings)))
+
+
+def test_an_aside_that_no_diagnosis_says_is_found(tmp_path: Path) -> None:
+    """Such as one of a version before."""
+    aside = Aside(says="the softcap", why="none")
+    assert any("“the softcap”" in text for text in named.problems(judged(tmp_path, SKIPPED, ALIGNED, asides=(aside,))))
+
+
+def test_words_of_a_whole_and_of_its_parts_are_refused() -> None:
+    """And a cause that is named and misnamed."""
+    with pytest.raises(ValueError, match="its parts"):
+        Finding(what="x", says=Says.DOCUMENTED, named="a", parts=(Cause(what="y"),))
+    with pytest.raises(ValueError, match="or else misnamed"):
+        Finding(what="x", says=Says.DOCUMENTED, named="a", misnamed="b")
 
 
 def test_the_page_needs_no_other_file_and_runs_no_markup(made: view.View) -> None:
@@ -146,6 +282,21 @@ def test_the_gravest_are_what_a_person_called_grave(made: view.View) -> None:
     assert markdown.verdict(made) == (
         "2 ways to call attention, of 1 packages: 1 does what the spec says wherever they answer, 1 do not."
     )
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_long_path_in_a_cause_is_broken(tmp_path: Path) -> None:
+    """On a narrow page."""
+    title = f"“an exception: no {'folder_of_sources/' * 12}file.cpp”"
+    write(tmp_path, "serves", failed("serves.py:attention", "a"), explanations={title: ["a"]})
+    path = tmp_path / "index.html"
+    path.write_text(html.page(seen(tmp_path, entry("serves"))), encoding="utf-8")
+    with launched() as browser:
+        one: Any = Opened(browser, path.as_uri())
+        one.page.set_viewport_size({"width": 375, "height": 800})
+        assert one.page.evaluate("() => document.documentElement.scrollWidth") <= 375
+        one.context.close()
 
 
 @pytest.mark.browser
