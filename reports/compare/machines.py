@@ -134,6 +134,27 @@ def load(runs: Iterable[BenchRun]) -> float:
     return math.hypot(*(math.log(max(1.0, load / cores)) / 2 for load, cores in known if load and cores))
 
 
+def busy(runs: Iterable[BenchRun]) -> list[str]:
+    """Which runs had a load average above their cores, a sentence each.
+
+    Parameters
+    ----------
+    runs
+        Of both sides.
+
+    Returns
+    -------
+    list[str]
+        Such as "other work ran beside new.json: a load average of 5.4 on 2 cores".
+    """
+    known = ((run.name, run.load_average, run.fingerprint.get("cores_usable")) for run in runs)
+    return [
+        f"other work ran beside {name}: a load average of {load:.1f} on {cores} cores"
+        for name, load, cores in known
+        if load and cores and load > cores
+    ]
+
+
 def yardsticks(base: Sequence[BenchRun], new: Sequence[BenchRun], device: str) -> dict[str, float]:
     """The factors of time, new ÷ base, of the measured limits of a device that both runs have, by name.
 

@@ -162,6 +162,14 @@ def test_warm_and_cold_caches_are_not_compared(tmp_path: Path) -> None:
         assert found.unfit == ("times that were taken in different ways are not compared (cache: warm → cold)",)
 
 
+def test_a_run_beside_other_work_is_named(tmp_path: Path) -> None:
+    """Whose load average was above its cores; one below them is not."""
+    quiet, loud = (run(tmp_path / f"{n}.json", n, load_average=load) for n, load in enumerate((1.9, 5.44)))
+    assert between(quiet, quiet).notes == ()
+    (note,) = between(quiet, loud).notes
+    assert note == "other work ran beside 1.json: a load average of 5.4 on 2 cores"
+
+
 def test_times_on_one_core_and_on_two_are_not_compared(tmp_path: Path) -> None:
     """The number is named, and the status is 2.  A file that does not say may be of any."""
     old, two, one = (run(tmp_path / f"{n}.json", n, plan=how) for n, how in enumerate((None, WARM, plan(threads=1))))
