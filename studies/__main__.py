@@ -15,7 +15,7 @@ from attention_conformance.impls.loading import nearest
 from studies.common import Study
 
 #: Modules of this folder that are no study.
-PARTS = ("__main__", "by_hand", "common", "held_out", "library_functions")
+PARTS = ("__main__", "by_hand", "causes", "common", "held_out", "held_out_second", "library_functions")
 
 
 def names() -> list[str]:

@@ -24,8 +24,11 @@ _TYPES = ("Any", "Dict", "List", "Optional", "Tuple", "Union")
 
 
 @functools.cache
-def _taken(package: str, path: str, *names: str) -> types.SimpleNamespace:
-    """Some classes, functions and constants of an installed file, with the names that such files import."""
+def _taken(package: str, path: str, *names: str, **also: str) -> types.SimpleNamespace:
+    """Some classes, functions and constants of an installed file, with the names that such files import.
+
+    ``also`` has further names, each as "module", "module:name" or "module:function()" for what a function returns.
+    """
     torch, einops = importlib.import_module("torch"), importlib.import_module("einops")
 
     class Module(torch.nn.Module):  # type: ignore[misc, name-defined]
@@ -44,11 +47,19 @@ def _taken(package: str, path: str, *names: str) -> types.SimpleNamespace:
     found |= {"np": np, "math": math, "partial": functools.partial, "einsum": torch.einsum, "Module": Module}
     found |= {"namedtuple": collections.namedtuple, "version": importlib.import_module("packaging.version")}
     found |= {"rearrange": einops.rearrange, "einops": einops, "AttentionOperator": torch.nn.Module}
+    found |= {name: _named(where) for name, where in also.items()}
     file = Path(str(importlib.metadata.distribution(package).locate_file(path)))
     tree = ast.parse(file.read_text(encoding="utf-8"))
     kept = [n for n in tree.body if getattr(n, "name", "") in names or _assigned(n) in names]
     exec(compile(ast.Module(kept, []), str(file), "exec"), found)  # noqa: S102 -- what an import would do
     return types.SimpleNamespace(**{name: found[name] for name in names})
+
+
+def _named(where: str) -> Any:
+    module, _, name = where.removesuffix("()").partition(":")
+    found: Any = importlib.import_module(module)
+    found = getattr(found, name) if name else found
+    return found() if where.endswith("()") else found
 
 
 def _assigned(node: ast.stmt) -> str:

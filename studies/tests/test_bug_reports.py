@@ -6,7 +6,7 @@ import re
 
 from studies import bug_reports
 from studies.bug_reports import REPORTS, counted, graded, table
-from studies.diagnosis import CAUSES
+from studies.causes import CAUSES
 
 
 def test_what_names_no_cause_is_wrong() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from attention_conformance.conformance.diagnosis.match import Explanation
 from attention_conformance.conformance.faults import FAULTS
 from attention_conformance.conformance.faults.trials import Failed
-from studies import diagnosis, held_out, library_functions
-from studies.diagnosis import CAUSES, Found, counted, examined, graded
+from studies import diagnosis, library_functions
+from studies.causes import CAUSES
+from studies.common import Study, Unfit
+from studies.diagnosis import MODULES, Found, counted, examined, graded
 
 
 def found(*names: str) -> Found:
@@ -31,19 +34,19 @@ def test_what_names_no_cause_is_wrong() -> None:
     """However true it may be of another function."""
     one = graded("modulo_heads", found("causal-bottom-right", "heads-tiled"))
     assert one["wrong"] == ["“causal mask aligned bottom-right” (0)"]
-    assert counted({"functions": [one]}, held_out=False) == (1, 1, 1, 2)
+    assert counted([one], 0) == (1, 1, 1, 2)
 
 
 def test_a_cause_seen_after_is_not_counted() -> None:
     """It was no prediction."""
     one = graded("memory_efficient", found("empty-axes-refused"))
-    causes, named, wrong, _ = counted({"functions": [one]}, held_out=False)
+    causes, named, wrong, _ = counted([one], 0)
     assert (causes, named, wrong) == (3, 0, 0)
 
 
 def test_every_cause_has_a_function_and_words() -> None:
     """And none says what every explanation says."""
-    assert {cause.function for cause in CAUSES} <= set(vars(library_functions)) | set(vars(held_out))
+    assert {cause.function for cause in CAUSES} <= {name for module in MODULES for name in vars(module)}
     assert not [cause for cause in CAUSES if re.search(cause.says, "“inputs of unequal dtype accepted”")]
     assert len([cause for cause in CAUSES if not cause.after]) >= 40
 
@@ -51,10 +54,68 @@ def test_every_cause_has_a_function_and_words() -> None:
 def test_a_held_out_function_is_counted_apart() -> None:
     """Its cause is none of those on which the diagnosis was mended, and a function is wholly of one kind."""
     one = graded("nemo", found("causal-bottom-right"))
-    assert counted({"functions": [one]}, held_out=False) == (0, 0, 0, 0)
-    assert counted({"functions": [one]}, held_out=True) == (1, 0, 1, 1)
+    assert counted([one], 0) == (0, 0, 0, 0)
+    assert counted([one], 1) == (1, 0, 1, 1)
     kinds = {(cause.function, cause.held_out) for cause in CAUSES}
     assert len(kinds) == len(diagnosis.functions())
+
+
+def test_the_second_set_is_of_other_libraries() -> None:
+    """As many causes as a figure needs, of many functions; the module of each set has its functions."""
+    second = {cause.function for cause in CAUSES if cause.held_out == 2}
+    assert len(second) >= 18
+    assert len([cause for cause in CAUSES if cause.held_out == 2 and not cause.after]) >= 40
+    assert second <= set(vars(MODULES[2]))
+    assert {cause.function for cause in CAUSES if cause.held_out == 1} <= set(vars(MODULES[1]))
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Numbers of a held-out function whose first run said something else than its last, and of one looked at before."""
+    rows = {
+        "first": [graded("nemo", found("causal-bottom-right"))],
+        "functions": [graded("modulo_heads", found("heads-tiled")), graded("nemo", found())],
+        "machine": {"versions": {"nemo-toolkit": "3", "flax": "1"}},
+    }
+    monkeypatch.setattr(Study, "kept", lambda _: rows)
+    return rows
+
+
+def test_the_first_run_of_a_held_out_function_stays(kept: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And that of one which is new is its first; a function that was looked at before has none."""
+    monkeypatch.setattr(diagnosis, "examined", lambda _: found("bias-ignored"))
+    measured = diagnosis.measure(["nemo", "palm", "modulo_heads"])
+    said = {row["function"]: row["wrong"] for row in measured["first"]}
+    assert said == {"nemo": kept["first"][0]["wrong"], "palm": ["“the bias ignored” (0)"]}
+    assert [row["wrong"] for row in measured["functions"]] == [["“the bias ignored” (0)"]] * 3
+
+
+def test_a_function_without_its_package_keeps_its_row(kept: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the version of that run; one that has no row is refused."""
+
+    def absent(_: Any) -> Found:
+        raise Unfit("no package")
+
+    monkeypatch.setattr(diagnosis, "examined", absent)
+    measured = diagnosis.measure(["nemo"])
+    assert (measured["functions"], measured["absent"]) == ([kept["functions"][1]], ["nemo"])
+    assert measured["versions"]["nemo-toolkit"]
+    with pytest.raises(Unfit, match="no package"):
+        diagnosis.measure(["palm"])
+
+
+def test_both_runs_of_a_held_out_function_are_on_the_page(kept: dict[str, Any]) -> None:
+    """One that was not run again says so; its figures are those of the first run, and of the last where they differ."""
+    run = kept | {"absent": [], "threads": 1, "load_average": [1.0, 1.0], "written": "now"}
+    text = diagnosis.held_out_table(run)
+    assert "| none: wrong |  | “causal mask aligned bottom-right” (0) | – |" in text
+    assert "| not run again |" in diagnosis.held_out_table(run | {"absent": ["nemo"]})
+    text = diagnosis.table(run)
+    assert "| held out, first set, at its first run | 0 of 1 (0%) | 1 of 1 (100%) |" in text
+    assert "| held out, first set, now | 0 of 1 (0%) | 0 of 0 (0%) |" in text
+    assert "second set, now" not in text
+    assert "`nemo`" not in text
+    assert "not there: `nemo`." in diagnosis.table(run | {"absent": ["nemo"]})
 
 
 @pytest.mark.slow(5)
