@@ -6,10 +6,11 @@ import importlib
 import io
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
@@ -193,8 +194,9 @@ def _checkpoint(config: pytest.Config, cells: list[Cell]) -> tuple[Checkpoint | 
         "versions": _selection(config).versions,
         "cells": [cell.id for cell in cells],
     }
-    if resumes and not file.exists() and document.finished(path, header):
-        pytest.exit(f"{path} is finished: nothing is left to resume", returncode=pytest.ExitCode.OK)
+    finished = document.finished(path, header) if resumes and not file.exists() else None
+    if finished is not None:
+        _end_finished(path, finished)
     try:
         if resumes:
             known = checkpoint.read(file, header)
@@ -206,6 +208,15 @@ def _checkpoint(config: pytest.Config, cells: list[Cell]) -> tuple[Checkpoint | 
         ) from None
     except (OSError, CheckpointError) as error:
         raise pytest.UsageError(f"--resume: {error}" if resumes else str(error)) from None
+
+
+def _end_finished(path: Path, outcomes: Sequence[str]) -> NoReturn:
+    """End a run of which nothing is left, with the exit status that it had."""
+    counts = ((outcomes.count(outcome), outcome) for outcome in BROKEN)
+    broken = "".join(f", {count} {outcome}" for count, outcome in counts if count)
+    failed = broken or TIMED not in outcomes
+    status = pytest.ExitCode.TESTS_FAILED if failed else pytest.ExitCode.OK
+    pytest.exit(f"{path} is finished: nothing is left to resume{broken}", returncode=status)
 
 
 def _progress(config: pytest.Config) -> Progress:

@@ -254,8 +254,16 @@ def left_out(config: pytest.Config) -> str:
 
 def every_case_asked(config: pytest.Config) -> bool:
     """Whether the command line leaves no case out: no ``--case``, no ``--quick``, no ``-k``, no test by its id."""
-    option = config.getoption
-    return not (option("case") or option("quick") or config.option.keyword or any("::" in one for one in config.args))
+    return not config.getoption("quick") and _none_chosen(config)
+
+
+def only_quick(config: pytest.Config) -> bool:
+    """Whether ``--quick`` alone leaves cases out."""
+    return bool(config.getoption("quick")) and _none_chosen(config)
+
+
+def _none_chosen(config: pytest.Config) -> bool:
+    return not (config.getoption("case") or config.option.keyword or any("::" in one for one in config.args))
 
 
 def targets(config: pytest.Config) -> tuple[Target, ...]:

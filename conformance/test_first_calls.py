@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attention_conformance.conformance import targets
+from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.run import first_calls
 from attention_conformance.conformance.run.recorder import Recorder, report
 
@@ -19,7 +20,7 @@ def test_first_calls(
     """The first call gives what every later call gives."""
     result = first_calls.judge(target, fresh, targets.selection(pytestconfig).versions)
     recorder.record(result)
-    if result.message:
+    if result.message and result.outcome is not Outcome.FAILED:  # pytest prints that of a failure
         with capsys.disabled():
             print(f"\n{result.message}")
     report(result)

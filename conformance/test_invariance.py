@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attention_conformance.conformance import targets
+from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.run import invariance
 from attention_conformance.conformance.run.recorder import Recorder, report
 
@@ -21,7 +22,7 @@ def test_invariance(
     timeout = pytestconfig.getoption("case_timeout")
     result = invariance.judge(target, question, targets.pool(pytestconfig), keywords, timeout)
     recorder.record(result)
-    if result.message:
+    if result.message and result.outcome is not Outcome.FAILED:  # pytest prints that of a failure
         with capsys.disabled():
             print(f"\n{result.message}")
     report(result)

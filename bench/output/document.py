@@ -99,16 +99,19 @@ def run(records: Sequence[Record], plan: Plan, **rest: Any) -> dict[str, Any]:
     }
 
 
-def finished(path: Path, header: Mapping[str, Any]) -> bool:
-    """Whether a JSON has every cell of a run with this header of a checkpoint, by the same spec and plan."""
+def finished(path: Path, header: Mapping[str, Any]) -> list[str] | None:
+    """The outcomes in a JSON that has every cell of a run with this header of a checkpoint, by the same spec and plan.
+
+    None where there is no such file.
+    """
     try:
         found = strict.loads(path.read_bytes())[JSON_KEY]
         names = ("implementation", "device", "dtype", "workload")
-        cells = {"-".join(str(cell[name]) for name in names) for cell in found["cells"]}
+        cells = {"-".join(str(cell[name]) for name in names): str(cell["outcome"]) for cell in found["cells"]}
         same = all(found[name] == header[name] for name in ("spec", "plan"))
     except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return same and cells == set(header["cells"])
+        return None
+    return list(cells.values()) if same and set(cells) == set(header["cells"]) else None
 
 
 def in_force(outcomes: Mapping[Cell, Outcome]) -> dict[str, int]:

@@ -138,8 +138,10 @@ def batches(fresh: float, count: int = 5) -> list[tuple[float, ...]]:
 
 
 def test_fresh_inputs_may_take_a_little_longer() -> None:
-    """The caches of a processor are no cache of results."""
+    """The caches of a processor are no cache of results: up to twice as long is nothing, and beyond it is."""
     cheating.cached_result(batches(0.0019))
+    with pytest.raises(Invalid, match=r"2\.1 times as long"):
+        cheating.cached_result(batches(0.0021))
 
 
 def test_one_slow_call_is_no_evidence() -> None:
@@ -209,8 +211,11 @@ def test_a_time_beyond_the_peak_is_invalid(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_batches_of_one_call_compare_nothing() -> None:
-    """All their calls are on fresh inputs."""
+    """All their calls are on fresh inputs, so that one call that is known makes no slow one of them suspect."""
     cheating.cached_result([(1.0,)] * 9)
+    cheating.cached_result([*[(1.0,)] * 9, *batches(1.0, count=4)])
+    with pytest.raises(Invalid, match="cached result"):
+        cheating.cached_result([*[(1.0,)] * 9, *batches(1.0)])
 
 
 def test_reading_large_results_is_not_computing_them() -> None:

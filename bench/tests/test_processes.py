@@ -170,10 +170,13 @@ def test_in_this_process_nothing_is_stopped() -> None:
     using.close()
 
 
-def test_stopping_a_process_that_is_gone_is_no_error() -> None:
-    """It ended between two jobs."""
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    pid = ended.pid
-    stop_process(pid)
-    continue_process(pid)
+@pytest.mark.parametrize("collected", [True, False])
+def test_stopping_a_process_that_is_gone_is_no_error(collected: bool) -> None:
+    """It ended between two jobs: nothing is raised or waited for, and how it ended is left to its owner."""
+    ended = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    if collected:
+        ended.wait()
+    stop_process(ended.pid)
+    continue_process(ended.pid)
+    assert ended.wait(timeout=10) == 3

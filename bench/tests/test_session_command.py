@@ -35,6 +35,9 @@ def slow(q, k, v):
     time.sleep(0.004)
     return attention(q, k, v)
 
+def wrong(q, k, v):
+    return attention(q, k, v) + np.float32(0.01)
+
 def dies(q, k, v, calls=[]):
     calls.append(1)
     if len(calls) > 8:
@@ -220,6 +223,16 @@ def test_a_killed_run_is_resumed_and_keeps_what_it_measured(tmp_path: Path) -> N
         samples = [value for batch in line["measured"]["batches"] for value in batch]
         assert record["stats"]["data"][begin : begin + len(samples)] == samples
     assert all(len(record["extra_info"]["process_runs"]) == 5 for record in by_name.values())
+
+
+def test_a_finished_run_that_failed_is_not_green_when_it_is_resumed(tmp_path: Path) -> None:
+    """What is left of it is nothing, and an invalid cell is invalid still."""
+    options = ("--impl", "mine.py:attention", "--impl", "mine.py:wrong", "--process-runs", "1", "--no-memory")
+    first = run(tmp_path, *options)
+    assert first.returncode == pytest.ExitCode.TESTS_FAILED, first.stdout + first.stderr
+    again = run(tmp_path, *options, "--resume")
+    assert again.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "out.json is finished: nothing is left to resume, 2 invalid" in again.stdout + again.stderr
 
 
 def test_a_killed_run_leaves_no_process_behind(tmp_path: Path) -> None:

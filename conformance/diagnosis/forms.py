@@ -320,6 +320,38 @@ def _padding() -> Iterator[Form]:
         yield "form-padding", "SDPA-5" if capped else "SDPA-14", title, make
 
 
+class Floor(Attention):
+    """Weights below a number are raised to it, those of masked keys too."""
+
+    floor: ClassVar[float]
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        return np.maximum(super().normalized(x, powers, total, allowed), x.work(self.floor))
+
+
+class SlicesAsKeys(Attention):
+    """The head width in slices, each of which is a key of its own with the same value: powers of slices add up."""
+
+    width: ClassVar[int]
+
+    def scores(self, x: Inputs, q: Array, k: Array) -> Array:
+        if q.shape[3] <= self.width:
+            return super().scores(x, q, k)
+        parts = range(0, q.shape[3], self.width)
+        found = [super(SlicesAsKeys, self).scores(x, *(a[..., n : n + self.width] for a in (q, k))) for n in parts]
+        return np.asarray(np.logaddexp.reduce(found))
+
+
+def _softmaxes() -> Iterator[Form]:
+    for digits in (2, 3, 4, 5, 7, 8, 9, 10, 12):  # 1e−6 is a fault
+        make = type("Floor", (Floor,), {"floor": 10.0**-digits})
+        yield "form-floor", "SDPA-14", f"weights below 1e−{digits} raised to it, masked ones too", make
+    for width in (4, 8, 16, 32, 64, 128):
+        make = type("SlicesAsKeys", (SlicesAsKeys,), {"width": width})
+        title = f"slices of the head width, {width} columns each, taken for keys of their own"
+        yield "form-slices", "SDPA-1", title, make
+
+
 # ALiBi, scales of heads, and rotary embedding.
 
 
@@ -576,6 +608,7 @@ def _forms(operator: str) -> tuple[Fault, ...]:
         _lengths(),
         _further(),
         _padding(),
+        _softmaxes(),
         _fills(),
     )
     return tuple(Fault(name, clause, title, (), in_operator(make, operator)) for name, clause, title, make in every)

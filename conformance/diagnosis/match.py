@@ -517,6 +517,20 @@ def region(words: str, shape: tuple[int, ...]) -> np.ndarray:
     return inside
 
 
+#: A part that is none by its place: the rows that may attend to no key.
+MASKED_ROWS = "fully masked rows hold"
+
+
+def _part(words: str, shape: tuple[int, ...], each: Failed | Passed) -> np.ndarray:
+    """Where one of REGIONS, or MASKED_ROWS, is in the output of a call."""
+    if words != MASKED_ROWS:
+        return region(words, shape)
+    inside, lse = np.zeros(shape, bool), getattr(each.case.expected(each.dtype), "lse", None)
+    if lse is not None and lse.shape == shape[:-1]:
+        inside[np.isneginf(lse)] = True
+    return inside
+
+
 def unwritten(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Explanation]:
     """A part of the output that is wrong by itself, all else being right: memory that is never written, perhaps.
 
@@ -524,13 +538,14 @@ def unwritten(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Expl
     such part; else nothing is said.
     """
     values = [failed for failed in failures if failed.failure is Failure.VALUE]
-    parts = {words: [f for f in values if _confined(f, words)] for words in REGIONS}
+    parts = {words: [f for f in values if _confined(f, words)] for words in (*REGIONS, MASKED_ROWS)}
     words = max(parts, key=lambda each: len(parts[each]))
     # Where the part is the whole of a small output it says nothing of a part, and belongs to it all the same.
     some = [f for f in values if _confined(f, words, whole=True)]
     if len({failed.case for failed in parts[words]}) < FEW or 2 * len(some) < len(values):
         return []
-    have = [p for p in passed if (inside := region(words, _output_shape(p))).any() and not inside.all()]
+    valid = [p for p in passed if not p.case.invalid]  # the others have no output
+    have = [p for p in valid if (inside := _part(words, _output_shape(p), p)).any() and not inside.all()]
     only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in have])
     if 2 * len(kept) > len(some):
         return []
@@ -550,7 +565,7 @@ def _confined(failed: Failed, words: str, *, whole: bool = False) -> bool:
     output = wrong.pop("output", np.zeros(0, bool))
     if any(each.any() for each in wrong.values()) or not output.any():
         return False
-    inside = region(words, output.shape)
+    inside = _part(words, output.shape, failed)
     if (output & ~inside).any() or (inside.all() and not whole):
         return False
     return bool(2 * np.count_nonzero(output) > np.count_nonzero(inside))

@@ -163,9 +163,17 @@ def modules(script: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def located(script: str) -> tuple[str, ...]:
+    """Packages of which a script takes files, by ``distribution("NAME")``, without importing them."""
+    calls = [node for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Call)]
+    names = [each.args[0] for each in calls if getattr(each.func, "id", "") == "distribution" and each.args]
+    return tuple(dict.fromkeys(str(name.value) for name in names if isinstance(name, ast.Constant)))
+
+
 def versions(script: str) -> dict[str, str]:
     """Versions of every library involved that is installed."""
     wanted = [name for module in modules(script) for name in (module, *BESIDE.get(module, ()))]
+    wanted += located(script)
     found = {}
     for name in dict.fromkeys(wanted):
         try:
@@ -250,7 +258,8 @@ def _named(script: str) -> str:
 
 def _absent(script: str) -> Sequence[str]:
     known = versions(script)
-    return [name for name in modules(script) if "." not in name and name not in known and _third_party(name)]
+    wanted = (*(name for name in modules(script) if "." not in name), *located(script))
+    return [name for name in dict.fromkeys(wanted) if name not in known and _third_party(name)]
 
 
 def _third_party(module: str) -> bool:

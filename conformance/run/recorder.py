@@ -303,9 +303,15 @@ class Recorder:
         if self._ran_for_results() and self._sender is None:
             selection, require = targets.selection(self._config), self._config.getoption("require")
             missing, hints = selection.not_installed, self._adapters.hints
-            whole = targets.every_case_asked(self._config)
             self._conclusion = conclude(
-                self.results, selection.implied, missing, require, complete=self._complete(), whole=whole, hints=hints
+                self.results,
+                selection.implied,
+                missing,
+                require,
+                complete=self._complete(),
+                whole=targets.every_case_asked(self._config),
+                quick=targets.only_quick(self._config),
+                hints=hints,
             )
         failed = self._sender is None and (self._nothing_ran() or self._conclusion.failures)
         if failed and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):

@@ -109,6 +109,7 @@ def conclude(
     *,
     complete: bool,
     whole: bool = True,
+    quick: bool = False,
     hints: Sequence[str] = (),
 ) -> Conclusion:
     """Conclusion from results; a run that was cut off says nothing of what is refused everywhere.
@@ -128,6 +129,8 @@ def conclude(
     whole
         False for a selection of cases, which says nothing of a feature: that all of them, or nearly all calls, are
         refused is a hint then.
+    quick
+        True for a selection of what shows every clause: who refuses every valid call of it fails.
     hints
         More of them.
 
@@ -140,12 +143,13 @@ def conclude(
     failures = [each.line for each in everywhere if each.implementation not in implied and whole]
     failures += shortcomings(required(require), results, not_installed)
     refusing = refusing_lines(results) if complete else []
-    failures += refusing if whole else []
+    broken = refusing if whole else refusing_lines(results, all_valid=True) if complete and quick else []
+    failures += broken
     hints = [*hints, *(each.hint for each in everywhere if each.implementation in implied)]
     hints += [
         f"{each.line} of this selection" for each in everywhere if each.implementation not in implied and not whole
     ]
-    hints += [] if whole else refusing
+    hints += [line for line in refusing if line not in broken]
     return Conclusion(
         tuple(failures),
         _lines(f"hint: {hint}" for hint in hints),
@@ -263,8 +267,12 @@ SHOWN = 4
 REFUSED_SHARE, REFUSED_LEAST = 0.9, 20
 
 
-def refusing_lines(results: Iterable[Result]) -> list[str]:
-    """Lines about who refused nearly every call that its signature promises, and with which words most often."""
+def refusing_lines(results: Iterable[Result], *, all_valid: bool = False) -> list[str]:
+    """Lines about who refused nearly every call that its signature promises, and with which words most often.
+
+    With ``all_valid`` about those alone who refused every valid one: that they refuse invalid ones too shows nothing.
+    """
+    known = asked_cases()
     groups: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in results:
         if not result.reason.startswith(LACKING) and result.outcome is not Outcome.NOT_APPLICABLE:
@@ -272,6 +280,9 @@ def refusing_lines(results: Iterable[Result]) -> list[str]:
     lines = []
     for (name, device), group in groups.items():
         reasons = Counter(r.reason for r in group if r.outcome is Outcome.UNSUPPORTED)
+        ran = [r for r in group if r.outcome is not Outcome.UNSUPPORTED]
+        if all_valid and not all(r.case in known and known[r.case].invalid for r in ran):
+            continue
         if len(group) >= REFUSED_LEAST and reasons.total() > REFUSED_SHARE * len(group):
             (reason, many), *_ = reasons.most_common(1)
             told = f"{name} on {device} refused {reasons.total()} of {len(group)} calls that its signature promises"

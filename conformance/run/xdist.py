@@ -25,7 +25,7 @@ from attention_conformance.conformance.run.causes import Told
 from attention_conformance.conformance.run.progress import Spent
 from attention_conformance.conformance.run.run_checks import Conclusion, conclude
 from attention_conformance.conformance.run.terminal import executed, print_report, told_by_cause
-from attention_conformance.conformance.targets import Target, every_case_asked, left_out
+from attention_conformance.conformance.targets import Target, every_case_asked, left_out, only_quick
 
 #: Under this name results travel with reports, and the rest with the end of a worker.
 KEY = "attention-conformance"
@@ -203,9 +203,15 @@ class Gatherer:
         complete = bool(self._order) and len(self.results) == len(self._order)
         if self.results:
             implied, missing, hints = (self._beginning[key] for key in ("implied", "not_installed", "hints"))
-            require, whole = self.config.getoption("require"), every_case_asked(self.config)
             self._conclusion = conclude(
-                self.results, implied, missing, require, complete=complete, whole=whole, hints=hints
+                self.results,
+                implied,
+                missing,
+                self.config.getoption("require"),
+                complete=complete,
+                whole=every_case_asked(self.config),
+                quick=only_quick(self.config),
+                hints=hints,
             )
             if exitstatus == pytest.ExitCode.OK and (self._conclusion.failures or not executed(self.results)):
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -14,9 +14,10 @@ from attention_conformance.conformance.faults.trials import Failed, explains
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.conformance.tests.test_diagnosis_choice import PROFILE, sorted_out
 
-PLAIN = ("plain", "plain-square", "plain-tall", "width-6", "one-query", "scale-given")
+PLAIN = ("plain", "plain-square", "plain-tall", "width-6", "one-query", "scale-given", "invalid-lengths")
 CAUSAL = ("plain", "causal-square", "causal-more-keys", "causal-more-queries", "causal-one-query")
 LENGTHS = ("plain", "lengths", "lengths-zero", "lengths-full")
+EMPTY = ("plain", "mask", "empty-row", "empty-row-one-batch", "empty-row-last", "empty-row-grouped", "invalid-lengths")
 
 
 class ZeroKeys(Attention):
@@ -60,6 +61,34 @@ class LastHeadUnwritten(Attention):
         return output
 
 
+class MaskedRowsUnwritten(Attention):
+    """Rows that may attend to no key are what the memory held."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        """The output as it is returned."""
+        output = super().stored(x, output)
+        noise = np.random.default_rng(np.count_nonzero(self.allowed(x))).standard_normal(output.shape)
+        return np.where(self.allowed(x).any(axis=3, keepdims=True), output, noise.astype(output.dtype))
+
+
+class GuardedWeights(Attention):
+    """No weight below a thousandth."""
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        """The weights."""
+        weights = super().normalized(x, powers, total, allowed)
+        return np.where(weights < 1e-3, x.work(1e-3), weights)
+
+
+class WidthInTwo(Attention):
+    """Both halves of the width of 8 are keys, whose powers add up."""
+
+    def scores(self, x: Inputs, q: Array, k: Array) -> Array:
+        """Scores with the power of both."""
+        halves = (super(WidthInTwo, self).scores(x, q[..., half], k[..., half]) for half in np.s_[:4, 4:])
+        return np.asarray(np.log(sum(np.exp(each) for each in halves)))
+
+
 class OneNumberWrong(Attention):
     """One number of the last head is wrong, which is no part."""
 
@@ -78,6 +107,9 @@ class OneNumberWrong(Attention):
         (CausalByTwo, CAUSAL, "one causal mask for every 2 rows, that of the last one"),
         (LengthsOfRows, LENGTHS, "key lengths applied to the rows"),
         (LastHeadUnwritten, PLAIN, "the last head holds numbers that no mistake gives"),
+        (GuardedWeights, PLAIN, "weights below 1e−3 raised to it"),
+        (WidthInTwo, PLAIN, "slices of the head width, 4 columns each"),
+        (MaskedRowsUnwritten, EMPTY, "fully masked rows hold numbers that no mistake gives"),
     ],
 )
 def test_a_cause_is_named(make: type[Model], names: tuple[str, ...], words: str) -> None:

@@ -279,6 +279,15 @@ class ByHead(Attention):
         return super().scores(x, q, k) / (np.arange(x.q.shape[1]) + 1.0).astype(x.work)[:, None, None]
 
 
+class LearnedByHead(Attention):
+    """A learned factor of each head."""
+
+    def scores(self, x: Inputs, q: Array, k: Array) -> Array:
+        """The scaled scores."""
+        factors = np.array([1.3, 0.7, 2.5, 1.1, 0.9, 3.0, 1.7, 0.4])
+        return super().scores(x, q, k) * factors[: x.q.shape[1], None, None].astype(x.work)
+
+
 class BaseTwo(Attention):
     """Powers of two."""
 
@@ -302,6 +311,7 @@ class NoisyScale(OddScale):
         (OddScale, "the scores are 1.37 times the expected ones"),
         (Halved, "1.4142 (√2) times the expected ones: a scale of 1/√(D/2) (1/2 where D = 8)"),
         (ByHead, "1/(h + 1) times"),
+        (LearnedByHead, "the scores are 1.3, 0.7 times the expected ones, head by head"),
         (BaseTwo, "powers of 2 in the place of e"),
     ],
 )

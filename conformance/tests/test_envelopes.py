@@ -210,6 +210,16 @@ def test_a_selection_in_which_nearly_all_is_refused_fails_nothing(whole: bool) -
     assert not any("refused 38 of 40 calls" in line for line in other)
 
 
+@pytest.mark.parametrize(("ran", "fails"), [("invalid-lengths", True), ("plain", False)])
+def test_a_quick_run_in_which_every_valid_call_is_refused_fails(ran: str, fails: bool) -> None:
+    """One valid call that ran is enough, and an invalid one that was refused shows nothing."""
+    found = results([*((name, *REFUSED) for name in SOME if name not in ("plain", "invalid-lengths")), (ran, *RAN)])
+    said = conclude(found, {"it"}, {}, (), complete=True, whole=False, quick=True)
+    assert any("calls that its signature promises" in line for line in said.failures) is fails
+    assert any("calls that its signature promises" in line for line in said.hints) is not fails
+    assert not conclude(found, {"it"}, {}, (), complete=True, whole=False).failures
+
+
 def test_none_of_the_published_results_is_that_of_something_broken() -> None:
     """The share is above what the built-in that refuses most refuses."""
     published = read(Path(__file__).parents[2] / "reports" / "published" / "conformance.jsonl.zst")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -100,10 +100,20 @@ def test_score_of_section_4_1(row: Row) -> None:
 def _check_vectors(row: Row, *computed: Array) -> None:
     """The row's right vectors are those computed, in order, and none of the published ones is."""
     right, published = _vectors(row.right), _vectors(row.published)
+    assert published
     assert len(right) == len(computed)
     for vector, result in zip(right, computed, strict=True):
         assert _is(result, vector)
-        assert not any(_is(result, wrong) for wrong in published)
+        assert all(len(wrong) == result.size and not _is(result, wrong) for wrong in published)
+
+
+def test_a_row_that_says_what_the_article_says_is_no_erratum() -> None:
+    """The check of vectors rejects the published value in the place of the right one, and a row without a vector."""
+    row = next(row for row in ROWS if row.published.startswith("Q1 = "))
+    _check_vectors(row, Q1)
+    for wrong in (replace(row, right=row.published), replace(row, published=row.right), replace(row, published="Q1")):
+        with pytest.raises(AssertionError):
+            _check_vectors(wrong, Q1)
 
 
 @erratum("001 §4.2", "Q1 = ")

@@ -107,9 +107,19 @@ def test_the_option_judges_and_records(tmp_path: Path) -> None:
     options = ["--dtype", "float32", "-k", "test_first_calls", "--fresh", "2", "--conformance-json", "out.jsonl"]
     done = check(tmp_path, f"{first_call_kernels.__file__}:racing", *options)
     assert done.returncode == 0, done.stdout
+    assert "1 xfailed" in done.stdout
     assert "2 of 2 first calls differ" in done.stdout
     (result,) = results.read(tmp_path / "out.jsonl").results
     assert (result.case, result.outcome) == (first_calls.NAME, Outcome.ADVISORY)
+
+
+def test_a_death_in_the_first_call_fails_the_run(tmp_path: Path) -> None:
+    """And its message stands there once."""
+    options = ("--dtype", "float32", "-k", "test_first_calls", "--fresh", "1")
+    done = check(tmp_path, f"{first_call_kernels.__file__}:dying", *options)
+    assert done.returncode == 1
+    assert "1 failed" in done.stdout
+    assert done.stdout.count("Seen:     1 of 1 first calls gave nothing") == 1
 
 
 @pytest.mark.parametrize("number", ["0", "-3"])

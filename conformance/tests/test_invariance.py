@@ -16,7 +16,7 @@ from attention_conformance.conformance.run import invariance
 from attention_conformance.conformance.run.invariance_questions import CASES, QUESTIONS, questions
 from attention_conformance.conformance.spec.clauses import BY_OPTION, Level, clauses
 from attention_conformance.conformance.targets import Target
-from attention_conformance.conformance.tests import invariant_kernels
+from attention_conformance.conformance.tests import first_call_kernels, invariant_kernels
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.envelope import Envelope, Sizes
 from attention_conformance.impls.process.pool import Pool
@@ -148,6 +148,17 @@ def test_the_option_judges_and_records(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "attention_conformance", "check"]
     done = commands.run([*command, f"{invariant_kernels.__file__}:few_rows_are_others", *options], cwd=tmp_path)
     assert done.returncode == 0, done.stdout
+    assert "1 xfailed" in done.stdout
     assert "the last query alone" in done.stdout
     (result,) = results.read(tmp_path / "out.jsonl").results
     assert (result.case, result.outcome) == ("invariance/row", Outcome.ADVISORY)
+
+
+def test_a_death_fails_the_run(tmp_path: Path) -> None:
+    """That is no matter of bits, and its message stands there once."""
+    command = [sys.executable, "-m", "attention_conformance", "check", f"{first_call_kernels.__file__}:dying"]
+    options = ["--dtype", "float32", "--invariance", "-k", "test_invariance and -row]"]
+    done = commands.run([*command, *options], cwd=tmp_path)
+    assert done.returncode == 1
+    assert "1 failed" in done.stdout
+    assert done.stdout.count("in float32, invariance/row: ") == 1

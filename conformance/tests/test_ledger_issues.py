@@ -19,6 +19,7 @@ from attention_conformance.conformance.ledger.issues import (
     Seen,
     find,
     issues,
+    located,
     modules,
     run,
     text,
@@ -264,6 +265,15 @@ def test_a_script_whose_library_is_not_installed_is_said() -> None:
     """In one sentence."""
     with pytest.raises(LedgerError, match="needs nosuchlibrary, not installed"):
         write(replace(RIGHT, script="import nosuchlibrary\n"))
+
+
+def test_a_script_that_takes_files_of_a_package_needs_it() -> None:
+    """It is not imported; without it the script's own error would be taken for what came, and no version be said."""
+    with pytest.raises(LedgerError, match="needs nosuchlibrary, not installed"):
+        write(replace(RIGHT, script='from importlib.metadata import distribution\ndistribution("nosuchlibrary")\n'))
+    script = 'from importlib.metadata import distribution\ndistribution("pytest")\n'
+    assert versions(script) == {"pytest": pytest.__version__}
+    assert located(BY_NAME["sage-last-tile"].script) == ("sageattention",)
 
 
 def test_a_record_or_an_issue_is_found_by_its_name() -> None:

@@ -214,6 +214,16 @@ def test_a_broken_compiler_fails_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_broken_compiler_fails_a_quick_run(tmp_path: Path) -> None:
+    """The invalid inputs that it refuses rightly are no result."""
+    done = run(plug_in(tmp_path, UNCOMPILED), "--impl", "mykernels.py:attention", *FLOAT32, "--quick")
+    said = " ".join(done.stdout.split())
+    assert done.returncode == 1, said
+    assert re.search(r"[1-9]\d* passed, \d+ skipped", said)
+    assert re.search(r"FAILED: mykernels.py:attention on cpu refused \d+ of \d+ calls", said)
+
+
+@pytest.mark.slow
 def test_a_function_that_takes_anything_declares_nothing(tmp_path: Path) -> None:
     """With **kwargs a refusal is how a function says what it lacks: a hint, and no failure."""
     options = ("--impl", "mykernels.py:takes_anything", *FLOAT32, "--case", "plain*", "--case", "window-*")

@@ -84,6 +84,67 @@ def test_the_words_are_those_of_the_library(path: str) -> None:
     assert not [each for each in quoted if each[1] not in documentation()]
 
 
+def test_what_a_library_is_said_to_say_has_its_trial() -> None:
+    """The words after ``says`` stand in no documentation: each is asked for below."""
+    said = {comment.split('"')[1] for path in ADAPTERS for _, comment in refusals(path) if comment.startswith("# says")}
+    assert said == {*GROUPED, "No available kernel.", "derivative for aten::… is not implemented", "scale : float"}
+
+
+#: What GroupQueryAttention says of q (1, Sq, D) and k (1, Sk, D) that it does not take, by Sq, Sk and D.
+GROUPED = {
+    "query and key must have the same sequence length when past_key is not provided": (3, 5, 8),
+    "head_size must be a multiple of 8": (3, 3, 12),
+}
+
+
+@pytest.mark.parametrize("words", GROUPED)
+def test_onnx_runtime_says_so(words: str) -> None:
+    """Of a call that the adapter refuses; of one that it takes, nothing."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    import numpy as np
+
+    from attention_conformance.impls.onnx.graph import MICROSOFT, Graph, Input
+
+    def called(queries: int, keys: int, width: int) -> None:
+        graph, lengths = Graph(), {"q": queries, "k": keys, "v": keys}
+        arrays = {name: np.ones((1, length, width), np.float32) for name, length in lengths.items()}
+        last, total = graph.constant("last", [keys - 1], np.int32), graph.constant("total", keys, np.int32)
+        results = ("output", "present_key", "present_value")
+        given, heads = ["q", "k", "v", "", "", last, total], {"num_heads": 1, "kv_num_heads": 1}
+        graph.node("GroupQueryAttention", given, *results, domain=MICROSOFT, **heads)
+        inputs = [Input(name, "float32", array.shape) for name, array in arrays.items()]
+        model = graph.model(inputs, results[:1], 21).SerializeToString()
+        onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, arrays)
+
+    called(3, 3, 8)
+    with pytest.raises(Exception, match=re.escape(words)):
+        called(*GROUPED[words])
+
+
+def test_a_scale_of_the_operator_is_a_float() -> None:
+    """Which is float32 in ONNX."""
+    onnx = pytest.importorskip("onnx")
+    for version in (23, 24):
+        attributes = onnx.defs.get_schema("Attention", version).attributes
+        assert {attributes[name].type.name for name in ("scale", "softcap")} == {"FLOAT"}
+
+
+def test_torch_says_so() -> None:
+    """Of values narrower than keys in the flash kernel, and of its backward pass, which has none of its own."""
+    torch = pytest.importorskip("torch")
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    q = torch.ones(1, 1, 2, 8, requires_grad=True)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        (gradient,) = torch.autograd.grad(scaled_dot_product_attention(q, q, q).sum(), q, create_graph=True)
+        with pytest.raises(RuntimeError, match=r"^No available kernel\."):
+            scaled_dot_product_attention(q, q, q[..., :4])
+    with pytest.raises(RuntimeError, match=r"^derivative for aten::\w+ is not implemented"):
+        gradient.sum().backward()
+
+
 def test_an_invented_quotation_is_found() -> None:
     """It is in no documentation."""
     assert "the operator has no place for this" not in documentation()

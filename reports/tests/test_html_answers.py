@@ -13,6 +13,7 @@ from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.reports.compare.compare import compare
 from attention_conformance.reports.html import changes, speed
 from attention_conformance.reports.html.conformance import BEGINS, MASKED_ROWS, conforms, masked_rows
+from attention_conformance.reports.html.overview import picture
 from attention_conformance.reports.html.speed import fastest_answer, memory_bound, nearest_timing, quadratic
 from attention_conformance.reports.html.views import Answer
 from attention_conformance.reports.input.read import read
@@ -72,6 +73,16 @@ def test_a_shortcoming_elsewhere_is_not_held_against_masked_rows(tmp_path: Path)
     other = pages.wrong("x", "plain", "SDPA-2", clauses=("SDPA-2",))
     model = of(tmp_path, result("x", "empty-row", clauses=("SDPA-15",)), other)
     assert named(masked_rows(model.results, model.records.results)) == {"Attention: right": ["x"]}
+
+
+def test_a_failure_without_columns_is_none_of_masked_rows(tmp_path: Path) -> None:
+    """D = 0 under a causal mask of one key too many: the picture says of such rows what the answer says."""
+    broken = pages.wrong("x", "empty-width-causal", "SDPA-20", clauses=("SDPA-20", "SDPA-9"))
+    model = of(tmp_path, result("x", "empty-row", clauses=("SDPA-15",)), broken)
+    assert named(masked_rows(model.results, model.records.results)) == {"Attention: right": ["x"]}
+    drawn = {row["name"]: row["cells"][0][1] for row in picture(model.results).cells["rows"]}
+    assert drawn["Fully masked rows"] == "all 1 cases passed"
+    assert drawn["Empty axes"] == "1 of 1 cases failed"
 
 
 def test_the_clauses_on_masked_rows_are_those_of_the_spec() -> None:
