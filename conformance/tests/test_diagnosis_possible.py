@@ -9,13 +9,22 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.diagnosis import match
 from attention_conformance.conformance.diagnosis.fitted import fitted
 from attention_conformance.conformance.diagnosis.forms import forms_of
-from attention_conformance.conformance.diagnosis.match import EITHER, Explanation, Passed, diagnose, lowered, possible
+from attention_conformance.conformance.diagnosis.match import (
+    EITHER,
+    MANY,
+    Explanation,
+    Passed,
+    diagnose,
+    lowered,
+    possible,
+)
 from attention_conformance.conformance.faults import FAULTS
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
 from attention_conformance.conformance.faults.trials import Failed, trial
-from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.impls.contract import Implementation, Profile
 
@@ -201,3 +210,90 @@ def test_a_mask_that_is_added_to_scores_that_overflow_is_a_form() -> None:
     lost = [np.isnan(each["output"]) for each in given]
     assert any(np.array_equal(each, np.isnan(replies["added"]["output"])) for each in lost)
     assert not any(np.array_equal(each, np.isnan(replies["written"]["output"])) for each in lost)
+
+
+class BiasFactor(Attention):
+    """The scores times the bias."""
+
+    def added(self, x: Inputs, s: Array) -> Array:
+        """A factor in the place of an addend."""
+        return s if x.bias is None else s * np.broadcast_to(x.bias, x.shape).astype(x.work)
+
+
+def test_a_bias_that_multiplies_is_named_and_one_that_counts_twice_is_not_that() -> None:
+    """Both fail calls with a bias alone."""
+    names = ("plain", "one-query", "bias", "bias-broadcast-k")
+    (found,) = explained(BiasFactor, names)
+    assert "multiplied by the bias" in found.title
+    twice = type("Twice", (Attention,), {"added": lambda self, x, s: s if x.bias is None else s + 2 * x.bias})
+    assert not any("multiplied by the bias" in each.title for each in explained(twice, names))
+
+
+class OneMoreFromBottomRight(Attention):
+    """A key of score 0 more in every softmax, and causal from the bottom right, with zeros in rows without a key."""
+
+    def sinks(self, x: Inputs) -> Array:
+        """The key."""
+        return np.zeros(x.q.shape[1], x.work)
+
+    def default_offset(self, x: Inputs) -> int:
+        """Sk − Sq."""
+        return x.shape[3] - x.shape[2]
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        """NaN in rows without a key."""
+        weights = super().normalized(x, powers, total, allowed)
+        return np.where(allowed.any(axis=3, keepdims=True), weights, x.work(np.nan))
+
+
+MIXED = ("plain", "one-query", "scale-given", "bias", "causal-square", "causal-more-keys", "causal-more-queries")
+
+
+def test_a_form_is_found_beside_a_mistake_that_is_in_every_call() -> None:
+    """Both are named together, and of a triangle at the top left the second one is not."""
+    titles = " ".join(each.title for each in explained(OneMoreFromBottomRight, MIXED))
+    assert "one key more" in titles or "counts as a key" in titles
+    assert "bottom-right, and NaN" in titles
+    alone = type("Alone", (Attention,), {"sinks": OneMoreFromBottomRight.sinks})
+    assert not any("bottom-right" in each.title for each in explained(alone, MIXED))
+
+
+def test_windows_that_move_are_named_where_calls_show_it() -> None:
+    """A causal mask alone does not."""
+    make = FAULTS["causal-bottom-right"].make
+    without = explained(make, MIXED)  # type: ignore[arg-type]
+    assert not any("windows with it" in each.title for each in without)
+    moved = type("Moved", (Attention,), {"default_offset": OneMoreFromBottomRight.default_offset})
+    failed, _ = judged(moved, ("window-more-queries", "window-one-query", "causal-more-keys"))
+    windows = frozenset(each for each in failed if each.case.name.startswith("window"))
+    assert windows
+    form = next(form for form in forms_of("sdpa") if form.name == "form-bottom-right")
+    assert ", and windows with it" in Explanation((form,), frozenset(failed)).title
+    assert "windows" not in Explanation((form,), frozenset(failed) - windows).title
+
+
+class RefusedOrZero(Attention):
+    """Refuses several keys, and gives zeros for one."""
+
+    def attend(self, x: Inputs) -> Expected:
+        """Zeros, or an exception."""
+        if x.shape[3] > 1:
+            raise RuntimeError("no kernel")
+        found = super().attend(x)
+        return replace(found, output=0 * found.output)
+
+
+def test_zeros_of_one_key_say_nothing_where_most_calls_are_refused() -> None:
+    """Only the refusal is said; zeros in most calls are a mistake."""
+    found = explained(RefusedOrZero, ("plain", "one-query", "mask", "scale-given", "causal-square", "one-key"))
+    assert {name for each in found for name in each.names} == {"raised"}
+
+
+def test_refusals_are_not_counted_among_many() -> None:
+    """Wrong numbers of MANY cases are many, and any number of exceptions is not."""
+    small = sorted((c for c in every_case().values() if c.operator == "sdpa" and not c.invalid), key=lambda c: c.size)
+    refused, passed = judged(RefusedOrZero, [case.name for case in small if case.shape.sk > 1][: MANY + 5])
+    assert not passed
+    assert not match._many(refused)
+    wrong = [replace(failed, failure=Failure.VALUE) for failed in refused]
+    assert match._many(wrong)
