@@ -125,7 +125,9 @@ class Explanation:
         """That windows move with the diagonal of a causal mask, where calls that are not causal show it."""
         options = [failed.case.options for failed in self.fits]
         moved = any(each.get("window") is not None and not each.get("is_causal") for each in options)
-        return ", and windows with it" if moved and _moves_diagonal(fault.make) and "window" not in fault.title else ""
+        if not moved or not _moves_diagonal(fault.make) or "window" in fault.title:
+            return ""
+        return ", windows from the bottom right too" if "bottom-right" in fault.title else ", and windows with it"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -614,9 +616,7 @@ def _part(words: str, shape: tuple[int, ...], each: Failed | Passed) -> np.ndarr
     """Where one of REGIONS, or MASKED_ROWS, is in the output of a call."""
     if words != MASKED_ROWS:
         return region(words, shape)
-    inside, expected = np.zeros(shape, bool), each.case.expected(each.dtype)
-    heads = getattr(expected, "heads", None)  # of a layer, in whose row every head has a part
-    lse = getattr(expected, "lse", None) if heads is None else np.where(heads.allowed.any(axis=3), 0, -np.inf).min(1)
+    inside, lse = np.zeros(shape, bool), getattr(each.case.expected(each.dtype), "lse", None)
     if lse is not None and lse.shape == shape[:-1]:
         inside[np.isneginf(lse)] = True
     return inside
@@ -635,6 +635,8 @@ def unwritten(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Expl
     some = [f for f in values if _confined(f, words, whole=True)]
     if len({failed.case for failed in parts[words]}) < FEW or 2 * len(some) < len(values):
         return []
+    if words == MASKED_ROWS and any(_repeats(failed) for failed in some):
+        return []  # computed of v, as a mean or sum is
     valid = [p for p in passed if not p.case.invalid]  # the others have no output
     have = [p for p in valid if (inside := _part(words, _output_shape(p), p)).any() and not inside.all()]
     only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in have])
@@ -643,6 +645,17 @@ def unwritten(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Expl
     title = f"{words} numbers that no mistake gives, and all else is right: perhaps that part is never written"
     fault = Fault("unwritten", some[0].case.clauses[0], title, (), Words)
     return [Explanation((fault,), frozenset(some), tuple(have[n] for n in kept), only if have else ())]
+
+
+def _repeats(failed: Failed) -> bool:
+    """Whether the fully masked rows of a head hold the same numbers, not zeros, in several rows."""
+    output = failed.reply.results["output"].astype(np.float64)
+    rows = np.asarray(_part(MASKED_ROWS, output.shape, failed).all(axis=-1))
+    for place in np.ndindex(output.shape[:-2]):
+        some = output[place][rows[place]]
+        if len(some) > 1 and np.any(some) and np.allclose(some, some[0], rtol=1e-3, atol=0):
+            return True
+    return False
 
 
 def _output_shape(each: Passed) -> tuple[int, ...]:
@@ -739,9 +752,18 @@ def _lost_in_masked_rows(failed: Failed) -> bool:
     output = failed.reply.results.get("output")
     if failed.failure is not Failure.VALUE or failed.telling or not failed.partly_nan or output is None:
         return False
-    lost, masked = np.isnan(output.astype(np.float64)), _part(MASKED_ROWS, output.shape, failed)
+    lost, masked = np.isnan(output.astype(np.float64)), _masked_rows(failed, output.shape)
     wrong = next(c.outside for c in comparisons(*_judged_as(failed)) if c.name == "output")
     return bool(np.array_equal(lost, masked) and np.array_equal(wrong, masked) and not masked.all())
+
+
+def _masked_rows(failed: Failed, shape: tuple[int, ...]) -> np.ndarray:
+    """Where the fully masked rows of an output are; of a layer, in whose rows every head has a part, those of any."""
+    heads = getattr(failed.case.expected(failed.dtype), "heads", None)
+    if heads is None:
+        return _part(MASKED_ROWS, shape, failed)
+    empty: np.ndarray = ~heads.allowed.any(axis=3).all(axis=1)
+    return np.broadcast_to(empty[..., None], shape) if empty.shape == shape[:-1] else np.zeros(shape, bool)
 
 
 def _judged_as(failed: Failed) -> tuple[Reply, AnyCase, str, Profile]:

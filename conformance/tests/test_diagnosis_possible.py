@@ -262,13 +262,13 @@ def test_windows_that_move_are_named_where_calls_show_it() -> None:
     """A causal mask alone does not."""
     make = FAULTS["causal-bottom-right"].make
     without = explained(make, MIXED)  # type: ignore[arg-type]
-    assert not any("windows with it" in each.title for each in without)
+    assert not any("windows" in each.title for each in without)
     moved = type("Moved", (Attention,), {"default_offset": OneMoreFromBottomRight.default_offset})
     failed, _ = judged(moved, ("window-more-queries", "window-one-query", "causal-more-keys"))
     windows = frozenset(each for each in failed if each.case.name.startswith("window"))
     assert windows
     form = next(form for form in forms_of("sdpa") if form.name == "form-bottom-right")
-    assert ", and windows with it" in Explanation((form,), frozenset(failed)).title
+    assert ", windows from the bottom right too" in Explanation((form,), frozenset(failed)).title
     assert "windows" not in Explanation((form,), frozenset(failed) - windows).title
 
 
@@ -297,3 +297,28 @@ def test_refusals_are_not_counted_among_many() -> None:
     assert not match._many(refused)
     wrong = [replace(failed, failure=Failure.VALUE) for failed in refused]
     assert match._many(wrong)
+
+
+class SumWhereEmpty(Attention):
+    """The sum of v in fully masked rows, as weights of exp(s − lse) give it where both are the fill."""
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        """Weights of 1."""
+        return np.where(allowed.any(axis=3, keepdims=True), super().normalized(x, powers, total, allowed), x.work(1))
+
+
+class NoiseWhereEmpty(Attention):
+    """Other numbers in every fully masked row."""
+
+    def attend(self, x: Inputs) -> Expected:
+        """The results."""
+        found = super().attend(x)
+        noise = np.random.default_rng(0).normal(size=found.output.shape)
+        return replace(found, output=np.where(found.allowed.any(axis=3, keepdims=True), found.output, noise))
+
+
+def test_masked_rows_that_hold_the_same_numbers_were_written() -> None:
+    """Rows that hold other numbers each may never have been."""
+    for make, repeats in ((SumWhereEmpty, True), (NoiseWhereEmpty, False)):
+        failed, _ = judged(make, ("empty-all",))
+        assert all(match._repeats(each) is repeats for each in failed)
