@@ -367,6 +367,15 @@ SCALES: dict[str, Callable[[Sizes], float]] = {
     **{f"1/√(D padded to a multiple of {n})": _padded(n) for n in (8, 16, 32, 64, 128)},
 }
 
+#: Scores for a scale s that is given, in the place of s times the product of a query and a key, and for it s and D.
+OF_GIVEN: dict[str, Callable[[float, float], float]] = {
+    "divided by the scale that is given, and not multiplied by it": lambda s, d: 1 / s,
+    "multiplied twice by the scale that is given": lambda s, d: s * s,
+    "multiplied by the scale that is given on top of 1/√D": lambda s, d: s / math.sqrt(d),
+    "divided by the scale that is given on top of 1/√D": lambda s, d: 1 / (s * math.sqrt(d)),
+    "multiplied by the root of the scale that is given": lambda s, d: math.copysign(math.sqrt(abs(s)), s),
+}
+
 #: Constants with a name.
 NAMED: dict[str, float] = {
     "√2": 2**0.5,
@@ -577,10 +586,25 @@ def computed(make: type[Model], given: Any) -> Any:
 
 def _laws(family: Family, estimates: Sequence[Estimate]) -> Iterator[tuple[str, Law]]:
     """Laws that estimates speak for, with their titles: formulas, then constants."""
+    if family.make is ScaledScores and estimates[0].apart == "":
+        yield from _of_given(estimates)
     formulas = {"": _formulas, "head": _head_formulas, "row": _row_formulas}[estimates[0].apart](family, estimates)
     yield from formulas
     if estimates[0].apart == "":
         yield from _constants(family, estimates)
+
+
+def _of_given(estimates: Sequence[Estimate]) -> Iterator[tuple[str, Law]]:
+    """Laws of the scale that a call gives, for calls that give one alone; the nearest to most estimates first."""
+    given = [e for e in estimates if (x := attention_call(e.failed)) is not None and x.scale]
+    found = []
+    for text, scale in OF_GIVEN.items():
+
+        def law(x: Inputs, scale: Callable[[float, float], float] = scale) -> float:
+            return scale(x.scale, max(1, x.q.shape[3])) / x.scale if x.scale else 1.0
+
+        found.append((_near(law, given), f"scores are {text}", law))
+    yield from ((title, law) for near, title, law in sorted(found, key=lambda each: -each[0]) if near)
 
 
 def _near(law: Law, estimates: Iterable[Estimate]) -> int:
@@ -681,7 +705,24 @@ def _constants(family: Family, estimates: Sequence[Estimate]) -> Iterator[tuple[
         for number in _numbers(family, value):
             if not any(math.isclose(number, s, rel_tol=1e-9, abs_tol=1e-30) for s in seen):
                 seen.append(number)
-                yield _constant_title(family, number, each), lambda _, number=number: number  # type: ignore[misc]
+                title = _constant_title(family, number, each)
+                given = _one_given(number, estimates) if family.make is ScaledScores else None
+                if given is None:
+                    yield title, lambda _, number=number: number  # type: ignore[misc]
+                else:  # other scales may have another number, so that it is said of this one alone
+                    law = functools.partial(_where_given, number=number, given=given)
+                    yield f"{title} where a scale of {_number(given)} is given", law
+
+
+def _one_given(number: float, estimates: Sequence[Estimate]) -> float | None:
+    """The scale that is given in all cases that a factor of the scores comes from; None where these are of several."""
+    near = [each for each in estimates if math.isclose(float(each.value), number, rel_tol=NEAR)]
+    scales = {x.scale for each in near if (x := attention_call(each.failed)) is not None}
+    return scales.pop() if len(scales) == 1 else None
+
+
+def _where_given(x: Inputs, number: float, given: float) -> float:
+    return number if x.scale == given else 1.0
 
 
 def _numbers(family: Family, value: float) -> tuple[float, ...]:

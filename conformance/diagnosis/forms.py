@@ -20,6 +20,7 @@ import numpy as np
 from attention_conformance.conformance.diagnosis.candidates import in_operator
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
 from attention_conformance.conformance.faults.registry import Fault
+from attention_conformance.conformance.faults.sdpa.precision import ProductOverflows
 from attention_conformance.conformance.spec.sdpa import Expected
 
 Form = tuple[str, str, str, type[Attention]]
@@ -111,6 +112,72 @@ def _fills() -> Iterator[Form]:
             "Fill", (Fills,), {"soft": names, "value": staticmethod(value), "added_to_score": added, "nan": nan}
         )
         yield "form-fill", "SDPA-7", f"{text} {how} for {words}{other}{rows}", make
+
+
+class Addends(Fills):
+    """Masks added as −inf, or as the smallest number, to scores that are stored: what overflowed there is kept.
+
+    Beyond the largest number of the dtype a masked score is +inf, which −inf makes NaN and no finite number changes.
+    """
+
+    added_to_score = True
+    nan = True
+
+    #: The product of queries and keys is stored before the scale, so that it overflows earlier.
+    product: ClassVar[bool]
+
+    def scores(self, x: Inputs, q: Array, k: Array) -> Array:
+        if x.mask is None and (x.bias is None or "bias_allows" not in self.soft):
+            return super().scores(x, q, k)
+        if not self.product:
+            return super().scores(x, q, k).astype(x.dtype).astype(x.work)
+        return (q @ k.swapaxes(2, 3)).astype(x.dtype).astype(x.work) * x.work(self.scale(x))
+
+    def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
+        return super().filled(x, s, allowed).astype(x.dtype).astype(x.work)
+
+
+ADDENDS: dict[str, Callable[[Inputs], float]] = {
+    "the smallest number of the dtype added to the scores at masked keys, to no effect where they overflow to +inf": (
+        _smallest
+    ),
+    "−inf added to the scores at masked keys: NaN in fully masked rows, and where the scores overflow to +inf": (
+        _constant(-np.inf)
+    ),
+}
+
+
+def _addends() -> Iterator[Form]:
+    for soft, (text, value), product in itertools.product(("m", "mb"), ADDENDS.items(), (True, False)):
+        names = tuple(_LETTER[letter] for letter in soft)
+        words = " and ".join(SOURCES[name] for name in names)
+        make = type("Addend", (Addends,), {"soft": names, "value": staticmethod(value), "product": product})
+        before = " before the scale" if product else ""
+        yield "form-addend", "SDPA-7", f"{text}{before} (for {words})", make
+
+
+class ProductLost(ProductOverflows):
+    """Products kept in the storage dtype, and a row of which all are −inf is NaN, as −inf less −inf is."""
+
+    def powers(self, x: Inputs, s: Array, top: Array) -> Array:
+        lost = self.allowed(x).any(axis=3, keepdims=True) & np.isneginf(s).all(axis=3, keepdims=True)
+        return np.where(lost, x.work(np.nan), super().powers(x, s, top))
+
+
+def _products() -> Iterator[Form]:
+    title = "q · k kept in the storage dtype before the scale, and a row where all of it is −inf is NaN"
+    yield "form-product", "SDPA-26", title, ProductLost
+
+
+class BiasTimesScores(Attention):
+    """The bias multiplied with the scores."""
+
+    def added(self, x: Inputs, s: Array) -> Array:
+        return s if x.bias is None else s * self.spread(x, x.bias).astype(x.work)
+
+
+def _multiplied() -> Iterator[Form]:
+    yield "form-bias", "SDPA-6", "the scores are multiplied by the bias, and it is not added", BiasTimesScores
 
 
 class FromBottomRight(Attention):
@@ -610,6 +677,9 @@ def _forms(operator: str) -> tuple[Fault, ...]:
         _padding(),
         _softmaxes(),
         _fills(),
+        _addends(),
+        _products(),
+        _multiplied(),
     )
     return tuple(Fault(name, clause, title, (), in_operator(make, operator)) for name, clause, title, make in every)
 

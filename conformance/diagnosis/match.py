@@ -35,6 +35,7 @@ from attention_conformance.conformance.faults.trials import KEPT, Failed, explai
 from attention_conformance.conformance.judging.compare import compare
 from attention_conformance.conformance.judging.judge import comparisons
 from attention_conformance.conformance.judging.outcomes import Failure
+from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Profile
 
 #: Failures on which every fault is tried at a time, of all kinds of calls: as soon as some are explained, those go out.
@@ -74,6 +75,16 @@ BESIDE = 3
 PAIRS = 3000
 
 
+#: Mistakes that may all be said of results with no wrong number but NaN or inf, by "either … or …".
+EITHER = 3
+
+#: Forms that may give NaN or inf alone, beside the known mistakes.
+LOSING = ("form-addend", "form-product")
+
+#: Forms that are tried on top of a mistake that was found.
+ON_TOP = ("form-bottom-right", "form-addend")
+
+
 @dataclass(frozen=True)
 class Passed:
     """A case that passed."""
@@ -107,8 +118,16 @@ class Explanation:
     @property
     def title(self) -> str:
         """What is wrong, in words."""
-        what = " together with ".join(f"“{fault.title}”" for fault in self.faults)
+        what = " together with ".join(f"“{fault.title}{self._windows(fault)}”" for fault in self.faults)
         return f"{what}, only {' and '.join(self.only)}," if self.only else what
+
+    def _windows(self, fault: Fault) -> str:
+        """That windows move with the diagonal of a causal mask, where calls that are not causal show it."""
+        options = [failed.case.options for failed in self.fits]
+        moved = any(each.get("window") is not None and not each.get("is_causal") for each in options)
+        if not moved or not _moves_diagonal(fault.make) or "window" in fault.title:
+            return ""
+        return ", windows from the bottom right too" if "bottom-right" in fault.title else ", and windows with it"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -204,7 +223,9 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
     confined = unwritten(left, witnesses)
     left = [failed for failed in left if not any(failed in explanation.fits for explanation in confined)]
     found += [*confined, *raised(left, witnesses), *lowered(left, witnesses)]
-    return [*sorted(found, key=lambda e: -len(e.fits)), *undefined(left, witnesses)]
+    nameless = list(undefined(left, witnesses))
+    left = [f for f in left if not any(f in explanation.fits for explanation in (*found, *nameless))]
+    return [*sorted(found, key=lambda e: -len(e.fits)), *nameless, *possible(left, found, witnesses)]
 
 
 def _searched(
@@ -219,7 +240,11 @@ def _searched(
     found = list(found)
     left = [failed for failed in left if not any(failed in explanation.fits for explanation in found)]
     exhausted = set[Failed]()
+    many = _many(left)
     while left:
+        if many and not _many(left):
+            exhausted.clear()  # one case is enough now, so that what was tried on many is tried again
+        many = _many(left)
         best = next(filter(None, _explanations(found, left, exhausted, failures, passed)), None)
         if best is None and pairs:
             best = _pair(left, failures, passed)
@@ -229,6 +254,11 @@ def _searched(
         found = [e for e in found if not e.fits < best.fits] + [best]
         left = [failed for failed in left if failed not in best.fits]
     return found
+
+
+def _many(left: Sequence[Failed]) -> bool:
+    """Whether so many cases are left that a known mistake has to explain more than one; refusals are told by words."""
+    return len({failed.case for failed in left if failed.failure not in IN_WORDS}) >= MANY
 
 
 def _extended(
@@ -265,14 +295,15 @@ def _explanations(
     for first in range(0, len(fresh), TRIED):
         tried = fresh[first : first + TRIED]
         known = _single(candidates_of, tried, left, failures, passed)
-        yield known if len({failed.case for failed in left}) < MANY else _of_several(known, failures)
+        yield _of_several(known, failures) if _many(left) else known
         yield _solved(tried, left, failures, passed, tables=False)
         if len(exhausted) < FORMED:
             one_of_each = list({failed.case: failed for failed in reversed(tried)}.values())
             yield _of_several(_single(forms_of, one_of_each, left, failures, passed), failures)
             yield _solved(tried, left, failures, passed, tables=True)
         exhausted.update(tried)
-    yield _beside(found, left[:BESIDE], left, failures, passed)
+    partly = [failed for failed in left if failed.telling or failed.partly_nan]
+    yield _beside(found, examined([f for f in partly if f.failure not in IN_WORDS], BESIDE), left, failures, passed)
 
 
 def _single(
@@ -346,12 +377,13 @@ def _beside(
     candidates = []
     known = dict.fromkeys((fault,) for explanation in found for fault in explanation.faults)
     for some in itertools.islice(known, BESIDE):
-        for fault in candidates_of(some[0].operator):
+        operator = some[0].operator
+        for fault in (*candidates_of(operator), *(form for form in forms_of(operator) if form.name in ON_TOP)):
             made = combined((*some, fault))
             if made is not None and any(
                 not adds_nothing(made, some[0].make, f.case, f.dtype) and explains(made, f, once=True)
                 for f in tried
-                if f.telling and f.case.operator == made.operator
+                if f.case.operator == made.operator
             ):
                 candidates.append((*some, fault))
     return _best(candidates, left, failures, passed)
@@ -428,7 +460,8 @@ def _best(
         return len(explanation.fits.intersection(left))
 
     for _, level in itertools.groupby(sorted(explanations, key=new, reverse=True), key=new):
-        weighed = [e for e in (_weighed(e, passed) for e in level if _says(e, left)) if _refuses(e, left)]
+        weighed = [_weighed(e, passed) for e in level if _says(e, left) or _says_of_masked_rows(e, left)]
+        weighed = [e for e in weighed if _refuses(e, left) and (_says(e, left) or not (e.against or e.only))]
         best = min(weighed, key=lambda e: (e.contradicted, len(e.only), len(_shown(e, refused))), default=None)
         if best is not None and (not best.contradicted or _convincing(best, failures)):
             return best
@@ -494,6 +527,64 @@ def undefined(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[
             yield Explanation((fault,), frozenset(some), tuple(passed[n] for n in kept), only)
 
 
+def possible(failures: Sequence[Failed], found: Sequence[Explanation], passed: Sequence[Passed]) -> list[Explanation]:
+    """Mistakes that results without a wrong number but NaN or inf may come from, as many give it: possibilities.
+
+    A mistake is one if it gives such results, alone or beside one that was found, in all of these failures in which it
+    would show, and if it would show in no passed case and changes no failure that is explained.  Of those that give the
+    same failures all are said, or, of more than EITHER, none; and none while most failures have another wrong number.
+    """
+    values = [f for f in failures if f.failure is Failure.VALUE and f.case.size[0] <= KEPT][:MOST]
+    alone = frozenset(failed for failed in values if not failed.telling)
+    if 2 * len(alone) <= len(values):
+        return []  # most are of another kind, which may give these too
+    causes = [each for each in found if not any(fault.make is Words for fault in each.faults)]
+    explained = {failed: each for each in reversed(causes) for failed in each.fits}
+    ranked = sorted(causes, key=lambda each: -len(each.fits))
+    singles = [(fault,) for each in ranked for fault in each.faults]
+    known = [(), *dict.fromkeys([*(each.faults for each in ranked[:BESIDE]), *singles[:BESIDE]])]
+    fits: dict[Fault, frozenset[Failed]] = {}
+    for fault in {fault: None for operator in {f.case.operator: None for f in alone} for fault in _nan_of(operator)}:
+        shown = [f for f in values if fails(fault.make, f.case, f.dtype, f.profile)]
+        if not alone.intersection(shown) or any(fails(fault.make, p.case, p.dtype, p.profile) for p in passed):
+            continue
+        given = frozenset(f for f in shown if any(_adds_up(some, fault, f) for some in known))
+        if given == set(shown) and not any(_changes(fault, failed, each) for failed, each in explained.items()):
+            fits[fault] = given
+    said: list[Explanation] = []
+    left = alone
+    while most := max((given & left for given in fits.values()), key=len, default=frozenset()):
+        some = [fault for fault, given in fits.items() if given & left == most]
+        titles = list(dict.fromkeys(fault.title for fault in some))
+        if len(titles) <= EITHER:
+            what = titles[0] if len(titles) == 1 else f"either {' or '.join(titles)}"
+            sources = tuple(dict.fromkeys(source for fault in some for source in fault.sources))
+            title = f"NaN or inf and no other wrong number, in the very calls and places in which this gives it: {what}"
+            everywhere = frozenset.intersection(*(fits[fault] for fault in some))
+            said.append(Explanation((Fault("possible", some[0].clause, title, sources, Words),), everywhere))
+        left -= most
+    return said
+
+
+def _adds_up(some: Sequence[Fault], fault: Fault, failed: Failed) -> bool:
+    """Whether a mistake gives a failure beside others, or beside none, and these without it do not."""
+    both, without = combined((*some, fault)), combined(some) if some else None
+    return both is not None and explains(both, failed) and not (without is not None and explains(without, failed))
+
+
+def _changes(fault: Fault, failed: Failed, explanation: Explanation) -> bool:
+    """Whether a mistake would show in a failure that another explains, and the two together would not give it."""
+    if not fails(fault.make, failed.case, failed.dtype, failed.profile):
+        return False
+    both = combined((*explanation.faults, fault))
+    return both is None or not explains(both, failed)
+
+
+def _nan_of(operator: str) -> list[Fault]:
+    """Mistakes that may give NaN or inf and no other wrong number."""
+    return [*candidates_of(operator), *(form for form in forms_of(operator) if form.name in LOSING)]
+
+
 def _behind(multiple: int) -> Callable[[tuple[int, ...]], tuple[slice, ...]]:
     return lambda shape: (slice(None), slice(None), slice(shape[2] // multiple * multiple, None))
 
@@ -544,6 +635,8 @@ def unwritten(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Expl
     some = [f for f in values if _confined(f, words, whole=True)]
     if len({failed.case for failed in parts[words]}) < FEW or 2 * len(some) < len(values):
         return []
+    if words == MASKED_ROWS and any(_repeats(failed) for failed in some):
+        return []  # computed of v, as a mean or sum is
     valid = [p for p in passed if not p.case.invalid]  # the others have no output
     have = [p for p in valid if (inside := _part(words, _output_shape(p), p)).any() and not inside.all()]
     only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in have])
@@ -552,6 +645,17 @@ def unwritten(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Expl
     title = f"{words} numbers that no mistake gives, and all else is right: perhaps that part is never written"
     fault = Fault("unwritten", some[0].case.clauses[0], title, (), Words)
     return [Explanation((fault,), frozenset(some), tuple(have[n] for n in kept), only if have else ())]
+
+
+def _repeats(failed: Failed) -> bool:
+    """Whether the fully masked rows of a head hold the same numbers, not zeros, in several rows."""
+    output = failed.reply.results["output"].astype(np.float64)
+    rows = np.asarray(_part(MASKED_ROWS, output.shape, failed).all(axis=-1))
+    for place in np.ndindex(output.shape[:-2]):
+        some = output[place][rows[place]]
+        if len(some) > 1 and np.any(some) and np.allclose(some, some[0], rtol=1e-3, atol=0):
+            return True
+    return False
 
 
 def _output_shape(each: Passed) -> tuple[int, ...]:
@@ -590,9 +694,14 @@ def lowered(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Ex
         wide = [p for p in passed if p.dtype == dtype]
         only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in wide])
         title = f"results of {dtype} have the accuracy of {lower}: some step is computed in it"
-        if len(some) > 1 and 2 * len(kept) <= len(some):
+        if (len(some) > 1 or _passes_in(lower, some[0], passed)) and 2 * len(kept) <= len(some):
             fault = Fault("lowered", some[0].case.blame.accuracy, title, (), Words)
             yield Explanation((fault,), frozenset(some), tuple(wide[n] for n in kept), only)
+
+
+def _passes_in(dtype: str, failed: Failed, passed: Sequence[Passed]) -> bool:
+    """Whether the very case of a failure passes in a narrower dtype, where the step in it does not show."""
+    return any(each.case == failed.case and each.dtype == dtype for each in passed)
 
 
 def _keeps(failed: Failed, lower: str) -> bool:
@@ -627,6 +736,40 @@ def _says(explanation: Explanation, left: Sequence[Failed]) -> bool:
     return len(partly) > 1 or (bool(partly) and 2 * len(fits) > len(values))
 
 
+def _says_of_masked_rows(explanation: Explanation, left: Sequence[Failed]) -> bool:
+    """Whether it explains NaN in just the fully masked rows of a single case: enough where no passed case contradicts.
+
+    All else that it explains has to be such a case too, in every dtype in which it fails.
+    """
+    fits = explanation.fits.intersection(left)
+    cases = {failed.case for failed in fits}
+    alike = {failed for failed in left if failed.case in cases}  # the same case in other dtypes
+    return bool(fits) and alike <= explanation.fits and all(_lost_in_masked_rows(failed) for failed in fits)
+
+
+def _lost_in_masked_rows(failed: Failed) -> bool:
+    """Whether the fully masked rows of the output are NaN, all of each, and other rows have numbers that are right."""
+    output = failed.reply.results.get("output")
+    if failed.failure is not Failure.VALUE or failed.telling or not failed.partly_nan or output is None:
+        return False
+    lost, masked = np.isnan(output.astype(np.float64)), _masked_rows(failed, output.shape)
+    wrong = next(c.outside for c in comparisons(*_judged_as(failed)) if c.name == "output")
+    return bool(np.array_equal(lost, masked) and np.array_equal(wrong, masked) and not masked.all())
+
+
+def _masked_rows(failed: Failed, shape: tuple[int, ...]) -> np.ndarray:
+    """Where the fully masked rows of an output are; of a layer, in whose rows every head has a part, those of any."""
+    heads = getattr(failed.case.expected(failed.dtype), "heads", None)
+    if heads is None:
+        return _part(MASKED_ROWS, shape, failed)
+    empty: np.ndarray = ~heads.allowed.any(axis=3).all(axis=1)
+    return np.broadcast_to(empty[..., None], shape) if empty.shape == shape[:-1] else np.zeros(shape, bool)
+
+
+def _judged_as(failed: Failed) -> tuple[Reply, AnyCase, str, Profile]:
+    return failed.reply, failed.case, failed.dtype, failed.profile
+
+
 def _refuses(explanation: Explanation, left: Sequence[Failed]) -> bool:
     """Whether exceptions are explained by a refusal of just those calls: they have no numbers that could be equal."""
     fits = explanation.fits.intersection(left)
@@ -651,10 +794,20 @@ def _by_chance(explanation: Explanation, found: Sequence[Explanation], failures:
     """
     if len({failed.case for failed in explanation.fits}) > FEW:
         return False
+    refused = sum(failed.failure is Failure.ERROR for failed in failures)
+    if 2 * refused > len(failures) and not any(_speaks(failed) for failed in explanation.fits):
+        return True
     beside = [e.fits for e in found if set(e.faults) > set(explanation.faults)]
     equal = explanation.fits.union(*beside)
     shown = _shown(explanation, [f for f in failures if f.failure is Failure.VALUE and f.telling])
     return 2 * len(equal.intersection(shown)) < len(shown)
+
+
+def _speaks(failed: Failed) -> bool:
+    """Whether few mistakes give a failure: most give one key its whole weight or none, and zeros, for other reasons."""
+    if failed.failure is not Failure.VALUE:
+        return True
+    return failed.case.shape.sk > 1 and any(np.any(numbers.values) for numbers in failed.numbers.values())
 
 
 def _convincing(explanation: Explanation, failures: Sequence[Failed]) -> bool:
@@ -674,6 +827,13 @@ def _weighed(explanation: Explanation, passed: Sequence[Passed]) -> Explanation:
     fits = [(f.case, f.dtype) for f in explanation.fits]
     only, kept = narrowing(fits, [(p.case, p.dtype) for p in against])
     return replace(explanation, only=only, against=tuple(against[n] for n in kept))
+
+
+def _moves_diagonal(make: type[Model]) -> bool:
+    """Whether rows stand at other keys, for all that counts from there."""
+    attention = make.attention if issubclass(make, (Layer, Packed)) else make
+    names = ("default_offset", "offset", "diagonal")
+    return issubclass(attention, Attention) and any(getattr(attention, n) is not getattr(Attention, n) for n in names)
 
 
 def combined(faults: Sequence[Fault]) -> type[Model] | None:
