@@ -117,14 +117,14 @@ def plan(config: pytest.Config) -> Plan:
     if config.getoption("visits", None) is not None:
         raise pytest.UsageError("--visits is now --process-runs")
     preset, cores = config.getoption("preset", ""), usable_cores()
-    seconds, process_runs, threads = (
-        default if (given := config.getoption(option, None)) is None else given
-        for option, default in (
-            ("bench_seconds", SECONDS[preset]),
-            ("process_runs", PROCESS_RUNS[preset]),
-            ("threads", THREADS.get(preset, cores)),
-        )
-    )
+
+    def given(option: str, default: Any) -> Any:
+        found = config.getoption(option, None)
+        return default if found is None else found
+
+    seconds: float = given("bench_seconds", SECONDS[preset])
+    process_runs: int = given("process_runs", PROCESS_RUNS[preset])
+    threads: int = given("threads", THREADS.get(preset, cores))
     least_calls = LEAST_EACH * process_runs
     made = Plan(
         seconds=seconds,

@@ -40,13 +40,16 @@ class Scripts:
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Scripts:
     """Of all functions, once."""
     folder = tmp_path_factory.mktemp("operators")
+    # By a path of a few letters, as users give them: a script names it, and one in deep folders takes a line more.
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.chdir(folder)
     files = {"": folder / "of_numpy.py", "@torch+gradients": folder / "of_torch.py"}
     files[""].write_text(NUMPY, encoding="utf-8")
     files["@torch+gradients"].write_text(TORCH, encoding="utf-8")
     texts, cases, paths, pool = dict[str, str](), dict[str, AnyCase](), dict[str, Path](), Pool(in_process=False)
     for name in NAMES:
         case_name, behind = FAILED[name]
-        texts[name], cases[name] = simplest(f"{files[behind]}:{name}{behind}", every_case()[case_name], pool)
+        texts[name], cases[name] = simplest(f"{files[behind].name}:{name}{behind}", every_case()[case_name], pool)
         paths[name] = folder / f"{name}-script.py"
         paths[name].write_text(texts[name], encoding="utf-8")
     pool.close()
@@ -54,6 +57,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Scripts:
     for file in files.values():
         file.write_text(file.read_text(encoding="utf-8").replace("WRONG = True", "WRONG = False"), encoding="utf-8")
     mended = run(list(paths.values()))
+    monkeypatch.undo()
     return Scripts(texts, cases, *({name: ran[path] for name, path in paths.items()} for ran in (wrong, mended)))
 
 

@@ -270,7 +270,9 @@ def test_load_is_no_change_of_everything() -> None:
 
 def test_load_counts_beyond_the_cores() -> None:
     """Half the log of load ÷ cores, of both runs together; nothing of an idle run, or of one that says nothing."""
-    runs = [SimpleNamespace(load_average=load, fingerprint={"cores_usable": 2}) for load in (0.5, 2.0, 4.0, 8.0, None)]
+    runs: list[Any] = [
+        SimpleNamespace(load_average=load, fingerprint={"cores_usable": 2}) for load in (0.5, 2.0, 4.0, 8.0, None)
+    ]
     assert machines.load(runs[:2] + runs[4:]) == 0
     assert machines.load(runs[2:3]) == pytest.approx(math.log(2) / 2)
     assert machines.load(runs[2:4]) == pytest.approx(math.hypot(math.log(2), math.log(4)) / 2)
