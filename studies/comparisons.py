@@ -27,7 +27,7 @@ from attention_conformance.bench.analysis.statistics import Verdict
 from attention_conformance.impls import compressed
 from attention_conformance.impls.process.threads import usable_cores
 from attention_conformance.reports.compare import machines
-from attention_conformance.reports.compare.effects import CHANGED, LOAD, QUANTILE, Cell, Effects, effects, settle
+from attention_conformance.reports.compare.effects import CHANGED, QUANTILE, Cell, Effects, effects, settle
 from attention_conformance.reports.history.series import settled, steps
 from attention_conformance.reports.input.read import read
 from attention_conformance.reports.input.records import Records
@@ -138,7 +138,7 @@ def compared(base: Mapping[str, Any], new: Mapping[str, Any]) -> Callable[[Seque
     loads = (
         SimpleNamespace(load_average=run["load"], fingerprint={"cores_usable": run["cores"]}) for run in (base, new)
     )
-    load = math.hypot(LOAD, machines.load(loads))  # type: ignore[arg-type]
+    load = machines.load(loads)  # type: ignore[arg-type]
     return lambda those: effects(those, yardsticks(base, new), load=load)
 
 

@@ -381,7 +381,9 @@ def _beside(
         for fault in (*candidates_of(operator), *(form for form in forms_of(operator) if form.name in ON_TOP)):
             made = combined((*some, fault))
             if made is not None and any(
-                not adds_nothing(made, some[0].make, f.case, f.dtype) and explains(made, f, once=True)
+                not adds_nothing(made, some[0].make, f.case, f.dtype)
+                and explains(made, f, once=True)
+                and not explains(fault.make, f, once=True)  # alone it is a cause of its own, or contradicted
                 for f in tried
                 if f.case.operator == made.operator
             ):

@@ -79,6 +79,9 @@ YARDSTICK = 0.02
 #: Standard deviation of what other work slows a machine by that its yardsticks, the best of several, do not show.
 LOAD = 0.05
 
+#: Of what other work slows a machine by, the part that a cell has for itself: what it waits for others do not.
+OF_LOAD = 0.25
+
 #: What real runs have: scatter of process runs, where none has a second; luck of a cell and of an implementation from
 #: one run of the bench to the next.  It counts as so many degrees of freedom.
 SCATTER = 0.03
@@ -181,7 +184,7 @@ def effects(
     yardsticks: Mapping[str, float],
     unknown: float = UNKNOWN,
     q: float = FALSE,
-    load: float = LOAD,
+    load: float = 0.0,
 ) -> Effects:
     """Effects between base and new over some cells.
 
@@ -197,7 +200,7 @@ def effects(
     q
         Share of findings that may be false.
     load
-        Standard deviation of what other work slows the machine by that yardsticks do not show, of the log.
+        Standard deviation of what other work is known to have slowed either run by, of the log.
 
     Returns
     -------
@@ -208,13 +211,13 @@ def effects(
     variance, freedom = variances([cell.kind for cell in cells], base, new)
     within = variance * np.array([1 / len(b) + 1 / len(n) for b, n in zip(base, new, strict=True)])
     units = {unit: [at for at, cell in enumerate(cells) if cell.unit == unit] for unit in {c.unit: 0 for c in cells}}
-    luck = component(moved, within, list(units.values()), LUCK_OF_CELL)
+    luck = component(moved, within, list(units.values()), LUCK_OF_CELL) + (OF_LOAD * load) ** 2
     pairs = [huber(moved[at], within[at] + luck) for at in units.values()]
     values, spread = (np.array(each) for each in zip(*pairs, strict=True))
     luck_of_unit = component(values, spread, [range(len(values))], LUCK_OF_IMPLEMENTATION, IMPLEMENTATIONS)
     spread, alone = spread + luck_of_unit, within + luck + luck_of_unit
 
-    machine, error = of_machine(cells, yardsticks, unknown, load)
+    machine, error = of_machine(cells, yardsticks, unknown, math.hypot(LOAD, load))
     of_units, share = np.full(len(values), float(len(values) - 1 + PRIOR)), q / LEVELS
     everything = None
     if len(values) >= IMPLEMENTATIONS and unknown > 0:

@@ -11,7 +11,7 @@ import numpy as np
 from attention_conformance.bench.analysis.statistics import Verdict
 from attention_conformance.reports.compare import machines
 from attention_conformance.reports.compare.changes import SLOWER, Change, Finding, Kind, Level, Machine, Speed
-from attention_conformance.reports.compare.effects import CHANGED, FALSE, LOAD, UNKNOWN, Cell, Effects, effects, level
+from attention_conformance.reports.compare.effects import CHANGED, FALSE, UNKNOWN, Cell, Effects, effects, level
 from attention_conformance.reports.compare.results import counted, drift
 from attention_conformance.reports.compare.rules import Rules
 from attention_conformance.reports.input.bench import CELL, key_of
@@ -142,7 +142,7 @@ def speeds(
             for key, each in zip(keys, limits, strict=True)
         ]
         known = {} if yardstick else machines.yardsticks(base.runs, new.runs, device)
-        load = math.hypot(LOAD, machines.load((*base.runs, *new.runs)))
+        load = machines.load((*base.runs, *new.runs))
         result = effects(cells, known, 0.0 if yardstick else UNKNOWN, FALSE / len(devices), load)
         machine.append(_machine(device, result, known))
         mine = []
