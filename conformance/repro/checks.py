@@ -113,7 +113,10 @@ class Checked:
         every = self.case.results()
         lines = [self.snippet.call(f"{', '.join(every)} = ")]
         if len(every) > 2 and len(names) == 1:  # one of many
-            lines = [self.snippet.call(f"{names[0]} = ") + f"[{every.index(names[0])}]"]
+            at = f"[{every.index(names[0])}]"
+            lines = [self.snippet.call(f"{names[0]} = ") + at]
+            if max(map(len, lines[0].splitlines())) > WIDTH:
+                lines = [self.snippet.call("results = "), f"{names[0]} = results{at}"]
         elif len(lines[0].partition("\n")[0]) > WIDTH:  # many results: they get their names afterwards
             lines = [self.snippet.call("results = "), enclosed("(", every, ") = results")]
         method = self.snippet.terms.method
