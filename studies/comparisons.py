@@ -136,7 +136,8 @@ def target(found: Sequence[Cell], what: str, turn: int) -> list[int]:
 def compared(base: Mapping[str, Any], new: Mapping[str, Any]) -> Callable[[Sequence[Cell]], Effects]:
     """What ``compare`` finds between two runs in their cells, as they are or lengthened."""
     loads = (
-        SimpleNamespace(load_average=run["load"], fingerprint={"cores_usable": run["cores"]}) for run in (base, new)
+        SimpleNamespace(name="", load_average=run["load"], fingerprint={"cores_usable": run["cores"]})
+        for run in (base, new)
     )
     load = machines.load(loads)  # type: ignore[arg-type]
     return lambda those: effects(those, yardsticks(base, new), load=load)

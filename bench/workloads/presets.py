@@ -230,8 +230,8 @@ SECONDS = {"": 0.6, "quick": 0.2, "standard": 1.5, "full": 3.0}
 PROCESS_RUNS = {"": 5, "quick": 3, "standard": 5, "full": 5}
 
 #: Threads of every library, unless ``--threads`` says it; without an entry as many as there are usable cores.  Runs of
-#: ``quick`` are for comparing one with the other, and calls on one core scatter the least: on a virtual machine the
-#: others are lent to somebody else now and then, and every call that is divided waits for the last of them.
+#: ``quick`` are for comparing one with the other, and calls on one core scatter the least: on a virtual machine a
+#: seventh of what they do on two (``python -m studies comparisons``).
 THREADS = {"quick": 1}
 
 #: What a pattern is matched against, by the names that it is matched by.

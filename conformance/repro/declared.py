@@ -18,7 +18,7 @@ from attention_conformance.impls.merging import SIGNATURES
 from attention_conformance.impls.operators import MERGE, MERGE_GRAD, OPERATORS, PAGED, VARLEN
 from attention_conformance.impls.packed import form_of
 
-#: What a file says of a function beside its parameters, and an adapter follows.
+#: Attributes that a file gives a function beside its parameters, and an adapter follows.
 SAID = ("cache_layout", "lse_base", "empty_lse", "__signature__", "setattr")
 
 #: Decorators that leave the parameters as they are.

@@ -230,7 +230,7 @@ def test_a_bias_that_multiplies_is_named_and_one_that_counts_twice_is_not_that()
 
 
 class OneMoreFromBottomRight(Attention):
-    """A key of score 0 more in every softmax, and causal from the bottom right, with zeros in rows without a key."""
+    """A key of score 0 more in every softmax, and causal from the bottom right, with zeros in fully masked rows."""
 
     def sinks(self, x: Inputs) -> Array:
         """The key."""
@@ -241,7 +241,7 @@ class OneMoreFromBottomRight(Attention):
         return x.shape[3] - x.shape[2]
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
-        """NaN in rows without a key."""
+        """NaN in fully masked rows."""
         weights = super().normalized(x, powers, total, allowed)
         return np.where(allowed.any(axis=3, keepdims=True), weights, x.work(np.nan))
 

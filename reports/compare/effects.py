@@ -105,6 +105,10 @@ EFFICIENCY = 0.95
 #: median absolute deviation, JASA 88, 1993).
 OF_MEDIAN = 0.37
 
+#: Most degrees of freedom of a cell, as luck has heavier tails than the normal: with more, 1.5 % of simulated
+#: comparisons on a machine that scatters ten times as much have a false finding, and 0.75 % with these.
+TAILS = 20
+
 #: Quantiles of χ²₁, by which luck is estimated: the median, and of MANY deviations this one too, as luck has heavier
 #: tails than the normal; and a variance that is none.
 HALF = 0.45494
@@ -230,7 +234,7 @@ def effects(
     found = judged(values - machine, np.sqrt(spread + error**2), of_units, share, least)
     shared = {unit: one for (unit, at), one in zip(units.items(), found, strict=True) if len(at) > 1}
     of_luck, of_whole = (PRIOR + OF_MEDIAN * (len(each) - 1) for each in (moved, values))
-    of_cells = together([(within, freedom), (luck, of_luck), (luck_of_unit + error**2, of_whole)])
+    of_cells = np.minimum(together([(within, freedom), (luck, of_luck), (luck_of_unit + error**2, of_whole)]), TAILS)
     single = judged(moved - machine, np.sqrt(alone + error**2), of_cells, share, limits)
     wholes = [{each.verdict for each in (everything, shared.get(cell.unit)) if each is not None} for cell in cells]
     return Effects(

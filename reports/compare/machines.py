@@ -72,9 +72,9 @@ def ways(base: Records, new: Records) -> list[str]:
     """
     both = (*base.runs, *new.runs)
     runs: list[dict[str, Any]] = [{"cache": run.plan.cache if run.plan else CACHE} for run in both]
-    for ways, run in zip(runs, both, strict=True):
-        if all(each.plan for each in both) and run.plan:  # a run that says nothing was on any number of them
-            ways["threads"] = run.plan.threads
+    threads = [run.plan.threads for run in both if run.plan]
+    if len(threads) == len(both):  # a run that says nothing was on any number of them
+        runs = [way | {"threads": count} for way, count in zip(runs, threads, strict=True)]
     before, after = ({key_of(cell): cell.get("clock") or CLOCK for cell in side.cells} for side in (base, new))
     changed = [f"{one} → {after[key]}" for key, one in before.items() if after.get(key, one) != one]
     return _fields(runs) + [f"clock: {text}" for text in dict.fromkeys(changed)]
@@ -130,8 +130,7 @@ def load(runs: Iterable[BenchRun]) -> float:
     float
         Of the log.
     """
-    known = ((run.load_average, run.fingerprint.get("cores_usable")) for run in runs)
-    return math.hypot(*(math.log(max(1.0, load / cores)) / 2 for load, cores in known if load and cores))
+    return math.hypot(*(math.log(average / cores) / 2 for _, average, cores in _above_cores(runs)))
 
 
 def busy(runs: Iterable[BenchRun]) -> list[str]:
@@ -147,12 +146,18 @@ def busy(runs: Iterable[BenchRun]) -> list[str]:
     list[str]
         Such as "other work ran beside new.json: a load average of 5.4 on 2 cores".
     """
-    known = ((run.name, run.load_average, run.fingerprint.get("cores_usable")) for run in runs)
     return [
-        f"other work ran beside {name}: a load average of {load:.1f} on {cores} cores"
-        for name, load, cores in known
-        if load and cores and load > cores
+        f"other work ran beside {name}: a load average of {average:.1f} on {cores} cores"
+        for name, average, cores in _above_cores(runs)
     ]
+
+
+def _above_cores(runs: Iterable[BenchRun]) -> Iterable[tuple[str, float, int]]:
+    """Name, load average and cores of the runs whose load was above their cores."""
+    for run in runs:
+        average, cores = run.load_average, run.fingerprint.get("cores_usable")
+        if average and cores and average > cores:
+            yield run.name, average, cores
 
 
 def yardsticks(base: Sequence[BenchRun], new: Sequence[BenchRun], device: str) -> dict[str, float]:

@@ -345,9 +345,7 @@ def _offer(found: Comparison) -> list[str]:
             " that did not change, and compare with its times: --across-machines NAME. "
         )
     if found.threads > 1 and any(one.device == "cpu" for one in found.machines):
-        said += (
-            f"Calls on one core (--threads 1) scatter less than on {found.threads}, most of all on virtual machines. "
-        )
+        said += f"Calls on one core (--threads 1) may scatter much less than on {found.threads}. "
     offer = "to see less, measure both in the same minutes: attention-conformance compare-revisions --base REVISION"
     return [said + offer[:1].upper() + offer[1:]]
 

@@ -120,12 +120,9 @@ def test_what_could_have_been_seen_is_seen_nine_times_in_ten() -> None:
 
 
 def test_more_scatter_is_seen_and_not_called_a_change() -> None:
-    """On a machine on which cells scatter ten times as much less could have been seen.
-
-    At most 2 of 40 comparisons have a false finding, where 1 % is promised: of more the chance is 0.7 %.
-    """
+    """On a machine on which cells scatter ten times as much nothing is found, and less could have been seen."""
     wild: dict[str, Any] = {"cell": 0.1, "run": 0.15, "unit": 0.05}
-    assert share(any_change, **wild) <= 2 / TIMES
+    assert share(any_change, **wild) <= 1 / TIMES
     seen = [effects(cells, {}).units[FIRST].seen for cells in (run(1), run(1, **wild))]
     assert seen[0] < 1.15 < 1.3 < seen[1]
 
@@ -271,7 +268,8 @@ def test_load_is_no_change_of_everything() -> None:
 def test_load_counts_beyond_the_cores() -> None:
     """Half the log of load ÷ cores, of both runs together; nothing of an idle run, or of one that says nothing."""
     runs: list[Any] = [
-        SimpleNamespace(load_average=load, fingerprint={"cores_usable": 2}) for load in (0.5, 2.0, 4.0, 8.0, None)
+        SimpleNamespace(name="", load_average=load, fingerprint={"cores_usable": 2})
+        for load in (0.5, 2.0, 4.0, 8.0, None)
     ]
     assert machines.load(runs[:2] + runs[4:]) == 0
     assert machines.load(runs[2:3]) == pytest.approx(math.log(2) / 2)
