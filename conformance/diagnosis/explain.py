@@ -257,7 +257,9 @@ def in_words(what: str, fits: int, failures: int, contradicted: int = 0) -> str:
         Without a full stop.
     """
     many = "this failure equals" if failures == 1 else f"{fits} of {failures} failures equal{'s' if fits == 1 else ''}"
-    return f"{many} {what}; {contradicted} passed cases do not show it" if contradicted else f"{many} {what}"
+    if not contradicted:
+        return f"{many} {what}"
+    return f"{many} {what}; {contradicted} passed case{' does' if contradicted == 1 else 's do'} not show it"
 
 
 def _diagnosis(name: str, device: str, known: Sequence[Failed], group: Iterable[Examined]) -> Diagnosis:

@@ -35,6 +35,7 @@ from attention_conformance.conformance.faults.trials import KEPT, Failed, explai
 from attention_conformance.conformance.judging.compare import compare
 from attention_conformance.conformance.judging.judge import comparisons
 from attention_conformance.conformance.judging.outcomes import Failure
+from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Profile
 
@@ -119,7 +120,7 @@ class Explanation:
     def title(self) -> str:
         """What is wrong, in words."""
         what = " together with ".join(f"“{fault.title}{self._windows(fault)}”" for fault in self.faults)
-        return f"{what}, only {' and '.join(self.only)}," if self.only else what
+        return f"{what}, only {' and '.join(self.only)}" if self.only else what
 
     def _windows(self, fault: Fault) -> str:
         """That windows move with the diagonal of a causal mask, where calls that are not causal show it."""
@@ -220,9 +221,11 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
     found = _without_superfluous([_extended(explanation, failures, gives) for explanation in found])
     found = [_weighed(replace(each, only=(), against=()), witnesses) if each.only else each for each in found]
     left = [failed for failed in failures if not any(failed in explanation.fits for explanation in found)]
-    confined = unwritten(left, witnesses)
+    confined = [*unwritten(left, witnesses), *empty(left, witnesses)]
     left = [failed for failed in left if not any(failed in explanation.fits for explanation in confined)]
-    found += [*confined, *raised(left, witnesses), *lowered(left, witnesses)]
+    found += [*confined, *raised(left, witnesses), *accepted(left), *lowered(left, witnesses)]
+    found += overflowed(left, witnesses)
+    left = [f for f in left if not any(f in explanation.fits for explanation in found)]
     nameless = list(undefined(left, witnesses))
     left = [f for f in left if not any(f in explanation.fits for explanation in (*found, *nameless))]
     return [*sorted(found, key=lambda e: -len(e.fits)), *nameless, *possible(left, found, witnesses)]
@@ -510,10 +513,69 @@ def raised(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Exp
         yield Explanation((fault,), frozenset(some), (), () if kept else only)
 
 
+def accepted(failures: Sequence[Failed]) -> Iterator[Explanation]:
+    """Invalid inputs that are accepted and whose results no mistake gives: what is not checked, by clause."""
+    groups: dict[str, list[Failed]] = {}
+    for failed in failures:
+        if failed.failure is Failure.NO_ERROR:
+            groups.setdefault(failed.case.clauses[0], []).append(failed)
+    for clause, some in groups.items():
+        cases = list(dict.fromkeys(failed.case.why.rstrip(".") for failed in some))
+        more = f", and {len(cases) - EITHER} more" if len(cases) > EITHER else ""
+        title = f"an invalid input is accepted: {'; '.join(cases[:EITHER])}{more}"
+        yield Explanation((Fault("accepted", clause, title, (), Words),), frozenset(some))
+
+
+def overflowed(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
+    """NaN in rows that have a masked key whose score overflows, and nothing else that is wrong.
+
+    No mistake says in which rows: a sum of products overflows, or not, by the order of its terms.
+    """
+    some = [failed for failed in failures if _lost_by_overflow(failed)]
+    if not some:
+        return
+    have = [p for p in passed if not p.case.invalid and _overflowing(p).any()]
+    only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in have])
+    if len(kept) < len(some) or not kept:
+        title = "NaN in rows with a masked key whose score overflows: the mask is added to it, and inf − inf is NaN"
+        fault = Fault("overflowed", some[0].case.clauses[0], title, (), Words)
+        yield Explanation((fault,), frozenset(some), tuple(have[n] for n in kept), only if have else ())
+
+
+def _overflowing(each: Failed | Passed) -> np.ndarray:
+    """Rows of sdpa that have a masked key whose score may overflow, as the sum of the sizes of its terms does."""
+    expected = each.case.expected(each.dtype)
+    if not isinstance(expected, Expected):
+        return np.zeros(0, bool)
+    with np.errstate(all="ignore"):
+        terms = np.abs(expected.q) @ np.abs(expected.k).swapaxes(2, 3)
+    most = float(ml_dtypes.finfo(each.dtype).max)
+    return np.asarray((~expected.allowed & (terms > most)).any(axis=3))
+
+
+def _lost_by_overflow(failed: Failed) -> bool:
+    """Whether rows are NaN, in whole, in which a masked score may overflow, and all else is right."""
+    output = failed.reply.results.get("output")
+    if (
+        failed.failure is not Failure.VALUE
+        or failed.telling
+        or output is None
+        or list(failed.reply.results) != ["output"]
+    ):
+        return False
+    lost, rows = np.isnan(output.astype(np.float64)), _overflowing(failed)
+    wrong = next(c.outside for c in comparisons(*_judged_as(failed)))
+    if rows.shape != output.shape[:3] or not rows.any():
+        return False
+    in_whole = lost.all(axis=3)
+    return bool(np.array_equal(lost, wrong) and np.array_equal(in_whole, lost.any(axis=3)) and (in_whole <= rows).all())
+
+
 def undefined(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
     """Results that are NaN in every element: no number is there to equal a mistake's, so which calls have them is said.
 
-    Nothing is said unless these calls have something in common that most passed calls lack.
+    Nothing is said unless these calls have something in common that most passed calls lack.  Mistakes that give them
+    all, and would show in no passed case, are named, if there are no more than EITHER.
     """
     groups: dict[tuple[str, ...], list[Failed]] = {}
     for failed in failures:
@@ -524,9 +586,19 @@ def undefined(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[
     for names, some in groups.items():
         only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in passed])
         if len(some) > 1 and only and 2 * len(kept) <= len(some):
-            title = f"NaN in every element of {' and '.join(names)}"
+            title = f"NaN in every element of {' and '.join(names)}{_as_by(some, passed)}"
             fault = Fault("undefined", some[0].case.blame.value, title, (), Words)
             yield Explanation((fault,), frozenset(some), tuple(passed[n] for n in kept), only)
+
+
+def _as_by(failures: Sequence[Failed], passed: Sequence[Passed]) -> str:
+    """Which known mistakes give all of some failures and would show in no passed case, in words; "" for too many."""
+    operators = {failed.case.operator for failed in failures}
+    known = [fault for operator in operators for fault in candidates_of(operator)]
+    give = [fault for fault in known if all(explains(fault.make, failed) for failed in failures)]
+    give = [f for f in give if not any(fails(f.make, p.case, p.dtype, p.profile) for p in passed[:WITNESSES])]
+    titles = list(dict.fromkeys(fault.title for fault in give))
+    return f", as this gives it: {' or '.join(titles)}" if 0 < len(titles) <= EITHER else ""
 
 
 def possible(failures: Sequence[Failed], found: Sequence[Explanation], passed: Sequence[Passed]) -> list[Explanation]:
@@ -647,6 +719,30 @@ def unwritten(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Expl
     title = f"{words} numbers that no mistake gives, and all else is right: perhaps that part is never written"
     fault = Fault("unwritten", some[0].case.clauses[0], title, (), Words)
     return [Explanation((fault,), frozenset(some), tuple(have[n] for n in kept), only if have else ())]
+
+
+#: Calls of which no number of the inputs takes part in the scores, so that a kernel may return before it writes.
+EMPTY = {
+    "without keys": lambda failed: failed.case.shape.sk == 0,
+    "where queries and keys have width 0": lambda failed: failed.case.shape.d == 0,
+}
+
+
+def empty(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
+    """Outputs of calls with nothing to compute that no mistake gives: memory that is never written, perhaps.
+
+    Nothing is said where such a call passes, or where all its numbers are alike.
+    """
+    values = [failed for failed in failures if failed.failure is Failure.VALUE and "output" in failed.reply.results]
+    for words, has in EMPTY.items():
+        some = [failed for failed in values if has(failed)]
+        told = {failed.case for failed in some if len(np.unique(failed.reply.results["output"])) > 1}
+        if len(told) > 1 and not any(
+            has(p) for p in passed if not p.case.invalid and p.case.operator == some[0].case.operator
+        ):
+            title = f"outputs of calls {words} hold numbers that no mistake gives: perhaps they are never written"
+            fault = Fault("unwritten", some[0].case.clauses[0], title, (), Words)
+            yield Explanation((fault,), frozenset(some))
 
 
 def _repeats(failed: Failed) -> bool:

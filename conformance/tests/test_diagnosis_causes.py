@@ -41,7 +41,7 @@ class Refused(Attention):
 def test_an_exception_is_a_cause_in_its_own_words() -> None:
     """With what the calls have in common that are refused, whatever numbers are in the words."""
     (one,) = said(Refused)
-    assert one.title == "“an exception: RuntimeError: no kernel for bias of shape (…, …, …, …)”, only with bias,"
+    assert one.title == "“an exception: RuntimeError: no kernel for bias of shape (…, …, …, …)”, only with bias"
     assert {failed.case.name for failed in one.fits} == {"bias", "bias-minus-inf"}
 
 

@@ -130,6 +130,15 @@ class FillBeforeScale(Attention):
         return np.where(allowed, s, x.work(-np.inf) * x.work(self.scale(x)))
 
 
+@fault("SDPA-4", "is_causal is written before the scale: −inf · scale", "cudnn-frontend PR 804")
+class CausalBeforeScale(Attention):
+    """Right for a positive scale, and in the last row of a square, which sees every key."""
+
+    def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
+        s = super().filled(x, s, allowed)
+        return np.where(self.causal_allows(x), s, x.work(-np.inf) * x.work(self.scale(x)))
+
+
 @fault("SDPA-24", "the smallest finite bias is taken for −inf", "torch-xpu-ops PR 5022, pytorch 109517")
 class SmallestIsMask(Attention):
     """A row whose biases all equal the smallest number gives zeros instead of a mean."""

@@ -1,0 +1,175 @@
+"""What no known mistake gives, and is named all the same: overflow under a mask, outputs never written, no error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.diagnosis.match import Explanation, diagnose
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
+from attention_conformance.conformance.faults.sdpa.nan import NanRowZero
+from attention_conformance.conformance.faults.sdpa.validation import ValueHeadsUnchecked
+from attention_conformance.conformance.spec.sdpa import Expected, broadcasts
+from attention_conformance.conformance.tests.test_diagnosis_match import called, sorted_out
+
+pytestmark = pytest.mark.slow(5)
+
+
+def said(make: type[Model], names: Sequence[str], dtype: str = "float32") -> list[Explanation]:
+    """What is said of an implementation on some cases in one dtype."""
+    cases = [every_case()[name] for name in names]
+    failed, passed = sorted_out([(case, dtype, called(make(), case, dtype)) for case in cases])
+    assert failed
+    return diagnose(failed, passed, pairs=False)
+
+
+def titles(found: Sequence[Explanation]) -> str:
+    """All that is said."""
+    return " | ".join(one.title for one in found)
+
+
+class MaskAdded(Attention):
+    """−inf added to masked scores, which were summed in another order before they were scaled."""
+
+    def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
+        """Of a sum whose first half overflows NaN is left."""
+        with np.errstate(all="ignore"):
+            terms = (x.q[..., None, :] * x.k[:, :, None]).astype(np.float32)
+            summed = np.cumsum(terms, axis=-1, dtype=np.float32)
+            lost = ~np.isfinite(summed).all(axis=-1) & (terms.sum(axis=-1) > 0)
+        return np.where(allowed, s, np.where(lost, np.nan, -np.inf)).astype(s.dtype)
+
+
+class SomeRowsLost(Attention):
+    """The first row NaN wherever a mask is given."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        """The output as it is returned."""
+        output = super().stored(x, output)
+        if x.mask is not None:
+            output[:, :, 0, ::2] = np.nan
+        return output
+
+
+MASKS = ("plain", "mask", "masked-largest-values")
+
+
+def test_nan_where_a_masked_score_overflows_is_named() -> None:
+    """In a single case, in just such rows."""
+    (one,) = said(MaskAdded, MASKS)
+    assert "a masked key whose score overflows" in one.title
+    assert {failed.case.name for failed in one.fits} == {"masked-largest-values"}
+
+
+def test_nan_in_parts_of_rows_is_no_overflow() -> None:
+    """A score loses a row as a whole, and where no score overflows none."""
+    assert "overflows" not in titles(said(SomeRowsLost, MASKS))
+
+
+class NeverWritten(Attention):
+    """Without keys the output is what the memory held."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        """The output as it is returned."""
+        if x.shape[3] == 0:
+            return np.linspace(-3, 5, output.size, dtype=np.float32).reshape(output.shape) ** 3
+        return super().stored(x, output)
+
+
+class OnesWithoutKeys(Attention):
+    """Without keys every number is 1, as a definition might have it."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        """The output as it is returned."""
+        return np.ones_like(output) if x.shape[3] == 0 else super().stored(x, output)
+
+
+EMPTY = ("plain", "empty-keys", "empty-keys-causal", "empty-keys-grouped", "empty-queries")
+
+
+def test_an_output_that_is_never_written_is_named() -> None:
+    """Where there is no key."""
+    (one,) = said(NeverWritten, EMPTY)
+    assert "outputs of calls without keys hold numbers that no mistake gives" in one.title
+    assert len(one.fits) == 3
+
+
+def test_an_output_of_one_number_was_written() -> None:
+    """It is not said to be memory."""
+    assert "perhaps they are never written" not in titles(said(OnesWithoutKeys, EMPTY))
+
+
+class AnyMask(Attention):
+    """Masks are not checked."""
+
+    def check(self, x: Inputs) -> None:
+        """Accept all but what is no array."""
+
+    def attend(self, x: Inputs) -> Expected:
+        """As for no mask where it does not fit, and of the first sample alone."""
+        fits = x.mask is None or broadcasts(x.mask.shape, x.shape)
+        found = super().attend(x if fits else replace(x, mask=None))
+        return found if fits else replace(found, output=found.output[:1])
+
+
+def test_what_is_accepted_is_said_by_clause() -> None:
+    """In the words of the cases."""
+    found = said(AnyMask, ("plain", "mask", "invalid-mask-keys", "invalid-mask-queries"))
+    words = titles(found)
+    assert words.count("an invalid input is accepted") == 1
+    for name in ("invalid-mask-keys", "invalid-mask-queries"):
+        assert every_case()[name].why.rstrip(".") in words
+
+
+def test_a_mistake_that_gives_the_result_is_said_instead() -> None:
+    """Of heads that are repeated each on their own."""
+    found = said(ValueHeadsUnchecked, ("plain", "invalid-heads-values", "invalid-heads-keys"))
+    assert "k and v with unequal numbers of heads accepted" in titles(found)
+
+
+class CausalScaled(Attention):
+    """−inf of causal times the scale, and NaN in the whole output where that is NaN or +inf."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        """The output as it is returned."""
+        lost = x.is_causal and x.scale is not None and x.scale <= 0
+        return np.full_like(super().stored(x, output), np.nan) if lost else super().stored(x, output)
+
+
+SCALES = ("plain", "scale-negative", "scale-zero", "causal-square", "scale-negative-causal", "scale-zero-causal")
+
+
+def test_nan_in_every_element_names_the_only_mistakes_that_give_it() -> None:
+    """And says nothing of them where a passed case would show them."""
+    (one,) = said(CausalScaled, SCALES)
+    assert "NaN in every element of output, as this gives it: " in one.title
+    assert "is_causal is written before the scale" in one.title
+
+
+class RowLost(Attention):
+    """Zeros in rows with a NaN in the query, by its sum."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        """The output as it is returned."""
+        lost = np.isnan(x.q).any(axis=3, keepdims=True)
+        return np.where(lost, 0, super().stored(x, output)).astype(output.dtype)
+
+
+NANS = ("plain", "nan-query", "nan-all", "nan-key", "nan-key-alone")
+
+
+def test_zeros_in_rows_whose_every_score_is_nan_are_named() -> None:
+    """Which rows with a NaN among numbers tell apart: those are NaN."""
+    (one,) = said(NanRowZero, NANS)
+    assert one.title == "“rows whose every score is NaN give zeros”"
+    assert {failed.case.name for failed in one.fits} == {"nan-query", "nan-all", "nan-key-alone"}
+
+
+def test_zeros_for_a_query_of_nan_are_another_mistake() -> None:
+    """The only key is NaN in a call that passes, so it is not said of every call."""
+    found = said(RowLost, NANS)
+    assert not any("every score is NaN" in one.title and not one.only for one in found)
