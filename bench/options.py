@@ -11,7 +11,7 @@ import pytest
 
 from attention_conformance.bench.sampling.cold_cache import MEANING
 from attention_conformance.bench.timing.plan import LEAST_EACH, Plan
-from attention_conformance.bench.workloads.presets import PRESETS, PROCESS_RUNS, SECONDS, THREADS, select
+from attention_conformance.bench.workloads.presets import PRESETS, SECONDS, THREADS, select
 from attention_conformance.bench.workloads.workload import Workload, WorkloadError
 from attention_conformance.impls.process.threads import usable_cores
 
@@ -65,10 +65,9 @@ def add(add: Callable[..., Any]) -> None:
     add(
         "--process-runs",
         type=int,
-        default=None,
+        default=plan.process_runs,
         metavar="N",
-        help="times at which each cell is measured, each in fresh processes (default: by the preset,"
-        f" {PROCESS_RUNS['']} without one)",
+        help="times at which each cell is measured, each in fresh processes (default: %(default)s)",
     )
     add("--visits", metavar="N", help=argparse.SUPPRESS)  # its new name is said
     add(
@@ -123,7 +122,7 @@ def plan(config: pytest.Config) -> Plan:
         return default if found is None else found
 
     seconds: float = given("bench_seconds", SECONDS[preset])
-    process_runs: int = given("process_runs", PROCESS_RUNS[preset])
+    process_runs: int = config.getoption("process_runs", Plan.process_runs)
     threads: int = given("threads", THREADS.get(preset, cores))
     least_calls = LEAST_EACH * process_runs
     made = Plan(

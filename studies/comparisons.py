@@ -6,8 +6,8 @@ those on all cores are kept apart, in ``FOLDER/idle`` and so on; every result fi
 levels of all process runs, with those of a machine that the folder has none of as they were, and sets the tables into
 the page; with ``--runs 0`` the present rule is applied to what there is.
 
-A change is injected by lengthening every call of the new run: of one implementation or of one cell, which take turns
-over the pairs.
+A change is injected by lengthening every call of the new run: of one implementation or of one cell, which take turns,
+five in each pair.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ SETS = {
 #: What is lengthened, by how much, and the share of pairs in which it is to be found on an idle machine.
 WHOLE = "an implementation"
 INJECTED = ((WHOLE, 1.15, 0.95), (WHOLE, 1.10, 0.80), ("a cell", 1.25, 0.90))
+
+#: How many are lengthened in each pair of runs, one after the other.
+EACH = 5
 
 #: Cells of an implementation that changes as a whole.
 LEAST_CELLS = 2
@@ -167,11 +170,11 @@ def rates(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         covered += [one.ratio.low <= 1 <= one.ratio.high for one in found.cells]
         seen.append([np.median([one.seen for one in each]) for each in (list(found.units.values()), found.cells)])
         for (what, by, _), results in zip(INJECTED, injected, strict=True):
-            which = target(those, what, turn)
-            unit = those[which[0]].unit
-            after = judge(longer(those, which, by))
-            one = after.units[unit] if what == WHOLE else after.cells[which[0]]
-            results.append((one.verdict is Verdict.SLOWER, changed(after, which, unit)))
+            for which in (target(those, what, turn * EACH + number) for number in range(EACH)):
+                unit = those[which[0]].unit
+                after = judge(longer(those, which, by))
+                one = after.units[unit] if what == WHOLE else after.cells[which[0]]
+                results.append((one.verdict is Verdict.SLOWER, changed(after, which, unit)))
     shares = [[_mean(each) for each in zip(*results, strict=True)] for results in injected]
     told = np.median(np.array(seen), axis=0).tolist()
     return {"false": _mean(false), "same": _mean(same), "covered": _mean(covered), "seen": told, "injected": shares}
@@ -230,6 +233,7 @@ def table(found: Measured) -> str:
     results = {name: each["rates"] for name, each in found["results"].items()}
     rows: list[list[str]] = [
         ["runs, pairs of them", *(f"{len(runs)}, {math.comb(len(runs), 2)}" for runs in sets.values())],
+        ["process runs of a run", *(_process_runs(runs) for runs in sets.values())],
         ["cells of a run", *(str(max(len(run["cells"]) for run in runs)) for runs in sets.values())],
         ["load average at the start", *(_loads(runs) for runs in sets.values())],
         ["pairs with any false finding (aim 1 %)", *(f"{one['false']:.1%}" for one in results.values())],
@@ -279,6 +283,11 @@ def table(found: Measured) -> str:
         else f"A history of fewer than {SERIES} runs has no change points to count."
     )
     return "\n\n".join([first, second, third, sentence(found, "aims are those of an idle machine")])
+
+
+def _process_runs(runs: Sequence[Mapping[str, Any]]) -> str:
+    counts = {len(levels[0]) for run in runs for levels in run["cells"].values()}
+    return " or ".join(map(str, sorted(counts)))
 
 
 def _loads(runs: Sequence[Mapping[str, Any]]) -> str:

@@ -28,10 +28,10 @@ def test_visits_are_process_runs() -> None:
     assert options.plan(config("--process-runs", "2")).process_runs == 2
 
 
-def test_process_runs_are_by_the_preset() -> None:
-    """Five, three of the quick one, and what is requested."""
+def test_process_runs_are_five() -> None:
+    """Of every preset, or what is requested."""
     given = [("--preset", "quick"), ("--preset", "standard"), (), ("--preset", "quick", "--process-runs", "7")]
-    assert [options.plan(config(*words)).process_runs for words in given] == [3, 5, 5, 7]
+    assert [options.plan(config(*words)).process_runs for words in given] == [5, 5, 5, 7]
 
 
 def test_threads_are_by_the_preset(monkeypatch: pytest.MonkeyPatch) -> None:

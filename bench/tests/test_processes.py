@@ -15,7 +15,7 @@ import pytest
 from attention_conformance.bench.processes import Processes, process_of
 from attention_conformance.impls.contract import Framework, Implementation, ImplementationError
 from attention_conformance.impls.process import threads
-from attention_conformance.impls.process.pool import Crashed, continue_process, cpu_seconds, stop_process
+from attention_conformance.impls.process.pool import Crashed, Pool, continue_process, cpu_seconds, stop_process
 from attention_conformance.impls.process.threads import usable_cores
 
 #: This module, by the name that a worker finds it under.
@@ -49,6 +49,21 @@ def spin(seconds: float) -> int:
 def environment() -> tuple[list[str], int]:
     """The thread variables of this process, and its cores."""
     return [os.environ.get(name, "") for name in threads.VARIABLES], usable_cores()
+
+
+_READY: list[int] = []
+
+
+def ready_on_a_core(_: Implementation) -> None:
+    """Take so long that another process gets ready meanwhile, and remember on which cores."""
+    time.sleep(1)
+    _READY[:] = sorted(threads.affinity())
+
+
+def cores() -> tuple[list[int], list[int]]:
+    """The cores that this process got ready on, and those of all its threads now."""
+    now = {core for thread in os.listdir("/proc/self/task") for core in os.sched_getaffinity(int(thread))}
+    return _READY, sorted(now)
 
 
 def has_imported(module: str) -> bool:
@@ -137,6 +152,20 @@ def test_processes_are_started_together(pool: Processes) -> None:
     assert [pool.call(each, "os:getpid", timeout=60) for each in ready] == pids
     assert pool.call(ONE, f"{MODULE}:environment", timeout=60)[1] == 1
     assert pool.call(ONE, f"{MODULE}:has_imported", MODULE, timeout=60)
+
+
+@pytest.mark.skipif(len(threads.near()) < 2, reason="needs two cores")
+def test_processes_of_one_core_get_ready_on_different_ones() -> None:
+    """Side by side, and then all are on the first, where times are taken."""
+    first, second = threads.places(1)[:2]
+    using = Pool(cores=1, ready=f"{MODULE}:ready_on_a_core", process_of=process_of)
+    try:
+        using.start([ONE, OTHER])
+        found = [using.call(each, f"{MODULE}:cores", timeout=60) for each in (ONE, OTHER)]
+    finally:
+        using.close()
+    assert sorted(ready for ready, _ in found) == [[*first], [*second]]
+    assert [now for _, now in found] == [[*first]] * 2
 
 
 def test_what_cannot_be_imported_is_left_to_the_first_job(pool: Processes) -> None:

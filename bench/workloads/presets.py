@@ -225,10 +225,6 @@ PRESETS = {
 #: Seconds that a cell of a preset may take unless ``--bench-seconds`` says it; without a preset those of "".
 SECONDS = {"": 0.6, "quick": 0.2, "standard": 1.5, "full": 3.0}
 
-#: Process runs of a cell, unless ``--process-runs`` says it: five show a comparison half as much again as three; of a
-#: short run most of the time goes into opening them.
-PROCESS_RUNS = {"": 5, "quick": 3, "standard": 5, "full": 5}
-
 #: Threads of every library, unless ``--threads`` says it; without an entry as many as there are usable cores.  Runs of
 #: ``quick`` are for comparing one with the other, and calls on one core scatter the least: on a virtual machine a
 #: seventh of what they do on two (``python -m studies comparisons``).

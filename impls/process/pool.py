@@ -18,6 +18,7 @@ import functools
 import json
 import os
 import pickle
+import queue
 import secrets
 import select
 import signal
@@ -35,7 +36,7 @@ from typing import Any
 import attention_conformance
 from attention_conformance.impls.contract import Implementation, ImplementationError, InputError
 from attention_conformance.impls.loading import load
-from attention_conformance.impls.process import limits, wire
+from attention_conformance.impls.process import limits, threads, wire
 from attention_conformance.impls.process.threads import usable_cores
 from attention_conformance.impls.process.worker import SCRATCH, STOPPABLE
 
@@ -245,11 +246,13 @@ class Worker:
         self.idle = Idleness()
         #: Processes started so far; more than one means that a job killed one.
         self.started = 0
-        self._place = place or Place(sys.executable, None, None)
+        self._where = place or Place(sys.executable, None, None)
+        #: The cores that it may use, the first of which it is on between its jobs, and which ones it is on.
+        self.places = threads.places(cores)
+        self._place = 0
         self._environment = {**os.environ, **(environment or {})}
         self._settings: dict[str, Any] = {
-            "packages": packages(self._place.checkout),
-            "cores": cores,
+            "packages": packages(self._where.checkout),
             "stoppable": stop_idle,
             "largest": most_bytes(),
         }
@@ -277,9 +280,22 @@ class Worker:
         """The process's number, 0 without one."""
         return 0 if self._process is None else self._process.pid
 
-    def start(self) -> None:
-        """Start the process if there is none, and do not wait for it."""
+    def start(self, place: int = 0) -> None:
+        """Start the process if there is none, and do not wait for it.
+
+        Parameters
+        ----------
+        place
+            Which of the places of as many cores it starts on, by number (threads.places).
+        """
+        self._place = place % len(self.places)
         self._connect()
+
+    def move(self, place: int = 0) -> None:
+        """Bind all threads of the process to the cores of another place."""
+        if place != self._place:
+            self._place = place
+            self.call("attention_conformance.impls.process.threads:move", self.places[place], timeout=START_TIMEOUT)
 
     def call(self, function: str, *arguments: Any, timeout: float | None = None) -> Any:
         """Run one job, ``module:function``.  ``timeout`` is in seconds; None waits for ever.
@@ -346,6 +362,7 @@ class Worker:
         if self._scratch is not None:
             self._scratch.cleanup()
         self._process = self._connection = self._printed = self._scratch = self._rested = self._stoppable = None
+        self._place = 0
 
     def _connect(self) -> wire.Line:
         if self._process is not None and self.fresh:
@@ -357,10 +374,10 @@ class Worker:
                 prefix="worker-", dir=os.environ.get(SCRATCH), ignore_cleanup_errors=True
             )
             file = Path(__file__).with_name("worker.py")
-            given = (str(file), str(theirs.fileno()), json.dumps(self._settings))
+            given = (str(file), str(theirs.fileno()), json.dumps({**self._settings, "cores": self.places[self._place]}))
             self._process = subprocess.Popen(  # noqa: S603  (our own module)
-                [*self._place.through, self._place.python, "-P", *given],
-                cwd=self._place.folder,
+                [*self._where.through, self._where.python, "-P", *given],
+                cwd=self._where.folder,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self._printed,
@@ -509,6 +526,9 @@ class Pool:
     def start(self, implementations: Iterable[Implementation]) -> None:
         """Start the processes of these that are not there yet, and have each do the ``ready`` job, one on each core.
 
+        A process that may use fewer cores than there are does it on whichever are free, and is then moved to the first
+        ones, as all of them.
+
         Parameters
         ----------
         implementations
@@ -518,17 +538,27 @@ class Pool:
             return
         missing = {self._process_of(each): each for each in implementations if self._runner(each).fresh}
         workers = [worker for name in missing if isinstance(worker := self._runners[name], Worker)]
-        for worker in workers:
-            worker.start()  # by this thread: they end with the one that started them
+        for number, worker in enumerate(workers):
+            worker.start(number)  # by this thread: they end with the one that started them
+        free: queue.SimpleQueue[int] = queue.SimpleQueue()
+        many = len(threads.places(self._cores)) if self._cores else usable_cores()
+        for place in range(many):
+            free.put(place)
 
         def run(worker: Worker, implementation: Implementation) -> None:
+            place = free.get()
             try:
+                if self._cores:
+                    worker.move(place)
                 worker.call(self._ready, implementation, timeout=IMPORT_TIMEOUT)
+                worker.move()
             except Exception:  # of an import too, whatever it is
                 worker.close()
+            finally:
+                free.put(place)
 
-        with ThreadPoolExecutor(max(1, min(len(workers), usable_cores()))) as threads:
-            list(threads.map(run, workers, missing.values()))
+        with ThreadPoolExecutor(many) as executor:
+            list(executor.map(run, workers, missing.values()))
 
     def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
         """Run a job (``module:function``) in the implementation's process.

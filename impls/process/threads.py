@@ -14,7 +14,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from threadpoolctl import ThreadpoolController
@@ -136,6 +136,38 @@ def near() -> tuple[int, ...]:
     """The cores that rounds begin on, in order; none where the system does not let a thread be moved."""
     usable = affinity()
     return _near(usable) if usable else ()
+
+
+def places(count: int) -> tuple[tuple[int, ...], ...]:
+    """Places for processes of so many cores each, of those that share the last cache; times are taken in the first.
+
+    Parameters
+    ----------
+    count
+        Cores of a process; 0 for one that is not bound.
+
+    Returns
+    -------
+    tuple[tuple[int, ...], ...]
+        Numbers of cores, one place at least; an empty one where the system does not let a thread be bound.
+    """
+    found = near()
+    if len(found) < count or not count:
+        return (tuple(sorted(affinity())[:count]),)
+    return tuple(found[at : at + count] for at in range(0, len(found) - count + 1, count))
+
+
+def move(cores: Sequence[int]) -> None:
+    """Bind all threads of this process to these cores; threads that are started later inherit it.
+
+    Parameters
+    ----------
+    cores
+        Their numbers.
+    """
+    for thread in (0, *_others()):
+        with contextlib.suppress(OSError):  # a thread that ended meanwhile
+            os.sched_setaffinity(thread, cores)
 
 
 def description() -> str:

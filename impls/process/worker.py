@@ -50,7 +50,9 @@ DESCRIPTORS = range(64, 512)
 STOPPABLE = ""
 
 
-def main(descriptor: int, packages: Mapping[str, Sequence[str]], cores: int, stoppable: bool, largest: int) -> None:
+def main(
+    descriptor: int, packages: Mapping[str, Sequence[str]], cores: Sequence[int], stoppable: bool, largest: int
+) -> None:
     """Serve jobs from the connection with this file descriptor until it is closed.
 
     Parameters
@@ -58,7 +60,7 @@ def main(descriptor: int, packages: Mapping[str, Sequence[str]], cores: int, sto
     packages
         Of each import package of the suite the folders that its modules are in.
     cores
-        How many of the usable cores this process may use, the first ones; 0 for all.
+        Numbers of the cores that this process may use; none for all.
     stoppable
         Whether the parent wants to stop this process between two jobs.
     largest
@@ -66,13 +68,13 @@ def main(descriptor: int, packages: Mapping[str, Sequence[str]], cores: int, sto
     """
     global _SCRATCH
     _SCRATCH = os.environ.get(SCRATCH, "")  # which a gate's worker has no longer in its environment
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
     faulthandler.enable(all_threads=False)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     # What an implementation prints is kept apart from the answers, and behind what its crash says.
     os.dup2(2, 1)
     descriptor = private(descriptor)
-    if cores and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     stoppable = stoppable and _killed_with_parent()
     wire = beside("wire")
     import_packages(packages)

@@ -112,3 +112,35 @@ def test_cores_with_another_last_cache_are_left_out(
             (folder / "shared_cpu_list").write_text(text + "\n")
     monkeypatch.setattr(threads, "PROCESSORS", tmp_path)
     assert threads._near.__wrapped__(frozenset(range(4))) == near
+
+
+@linux
+def test_places_are_groups_of_cores_of_which_the_first_has_the_first_cores() -> None:
+    """As many as fit into the cores that share a cache; all of a process that wants more, and none of one unbound."""
+    found = threads.near()
+    assert threads.places(1) == tuple((core,) for core in found)
+    assert threads.places(len(found)) == (found,)
+    every = tuple(sorted(os.sched_getaffinity(0)))
+    assert threads.places(len(every) + 1) == (every,)
+    assert threads.places(0) == ((),)
+
+
+@linux
+@pytest.mark.skipif(len(threads.near()) < 2, reason="needs two cores")
+def test_all_threads_of_a_process_are_moved() -> None:
+    """Those that it has, and those that they start."""
+    usable = os.sched_getaffinity(0)
+    one, other = threads.near()[:2]
+    waits = threading.Event()
+    thread = threading.Thread(target=waits.wait)
+    thread.start()
+    assert thread.native_id is not None
+    try:
+        for core in (one, other):
+            threads.move([core])
+            assert os.sched_getaffinity(0) == os.sched_getaffinity(thread.native_id) == {core}
+    finally:
+        threads.move(sorted(usable))
+        waits.set()
+        thread.join()
+    assert os.sched_getaffinity(0) == usable
