@@ -479,7 +479,12 @@ def text(error: BaseException) -> str:
     Returns
     -------
     str
-        Its type and the first line of what it says, cut after 300 characters.
+        Its type and the first line of what it says, with those that follow a colon at its end, cut after 300
+        characters.
     """
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:300]}"
+    said, *rest = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    for line in rest:
+        if not said.endswith(":"):
+            break
+        said += f" {line}"
+    return f"{type(error).__name__}: {said[:300]}"

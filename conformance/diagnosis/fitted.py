@@ -40,6 +40,9 @@ PROGRESS = 0.1
 #: How near an estimate is to a formula that it is taken for, before the formula itself is tried.
 NEAR = 2e-3
 
+#: How near a number of keys is to a whole one, and the score of one key that is as many as that of score 0.
+WHOLE, LARGEST_SCORE = 0.01, math.log(1000)
+
 #: A number below this is 0 before it is itself.
 TINY = 1e-9
 
@@ -733,8 +736,15 @@ def _numbers(family: Family, value: float) -> tuple[float, ...]:
     return (*_neat(value), value) if abs(value) > TINY else (0.0, value)
 
 
+def _whole(number: float) -> int:
+    """The whole number that a number is, but for an error in its fifth place or so; 0 for none."""
+    return round(number) if abs(number - round(number)) <= WHOLE else 0
+
+
 def _constant_title(family: Family, number: float, estimate: Estimate) -> str:
     title, x = family.title.format(_number(number)), attention_call(estimate.failed)
+    if family.make is Sunk and (many := _whole(math.exp(min(number, LARGEST_SCORE)))) > 1:
+        return f"{many} keys more take part in every softmax, of score 0 and value 0"
     if family.make in (Tempered, Powered) and math.isclose(number, math.log(2), rel_tol=1e-6):
         return f"{title}: powers of 2 in the place of e"
     if family.make is ScaledScores and x is not None and x.scale is None:

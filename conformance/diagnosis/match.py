@@ -221,9 +221,10 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
     found = _without_superfluous([_extended(explanation, failures, gives) for explanation in found])
     found = [_weighed(replace(each, only=(), against=()), witnesses) if each.only else each for each in found]
     left = [failed for failed in failures if not any(failed in explanation.fits for explanation in found)]
-    confined = [*unwritten(left, witnesses), *empty(left, witnesses)]
+    confined = [*unwritten(left, witnesses), *empty(left, failures, witnesses)]
+    found = [e for e in found if not any(e.fits <= other.fits for other in confined)]
     left = [failed for failed in left if not any(failed in explanation.fits for explanation in confined)]
-    found += [*confined, *raised(left, witnesses), *accepted(left), *lowered(left, witnesses)]
+    found += [*confined, *raised(left, witnesses), *accepted(left), *shaped(left), *lowered(left, witnesses)]
     found += overflowed(left, witnesses)
     left = [f for f in left if not any(f in explanation.fits for explanation in found)]
     nameless = list(undefined(left, witnesses))
@@ -529,17 +530,22 @@ def accepted(failures: Sequence[Failed]) -> Iterator[Explanation]:
 def overflowed(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
     """NaN in rows that have a masked key whose score overflows, and nothing else that is wrong.
 
-    No mistake says in which rows: a sum of products overflows, or not, by the order of its terms.
+    No mistake says in which rows: a sum of products overflows, or not, by the order of its terms.  Where none of these
+    rows is right, the masked value may be what overflows.
     """
     some = [failed for failed in failures if _lost_by_overflow(failed)]
-    if not some:
-        return
     have = [p for p in passed if not p.case.invalid and _overflowing(p).any()]
-    only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in have])
-    if len(kept) < len(some) or not kept:
+    only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in have]) if some else ((), ())
+    if not some or 2 * len(kept) > len(some):
+        return
+    if all(np.array_equal(_lost_rows(failed), _overflowing(failed)) for failed in some):
+        title = (
+            "NaN in every row with a masked key of huge numbers: its score or its value overflows, and is not left out"
+        )
+    else:
         title = "NaN in rows with a masked key whose score overflows: the mask is added to it, and inf − inf is NaN"
-        fault = Fault("overflowed", some[0].case.clauses[0], title, (), Words)
-        yield Explanation((fault,), frozenset(some), tuple(have[n] for n in kept), only if have else ())
+    fault = Fault("overflowed", some[0].case.clauses[0], title, (), Words)
+    yield Explanation((fault,), frozenset(some), tuple(have[n] for n in kept), only if have else ())
 
 
 def _overflowing(each: Failed | Passed) -> np.ndarray:
@@ -553,29 +559,73 @@ def _overflowing(each: Failed | Passed) -> np.ndarray:
     return np.asarray((~expected.allowed & (terms > most)).any(axis=3))
 
 
+def _lost_rows(failed: Failed) -> np.ndarray:
+    """Rows of the output with NaN."""
+    return np.asarray(np.isnan(failed.reply.results["output"].astype(np.float64)).any(axis=-1))
+
+
 def _lost_by_overflow(failed: Failed) -> bool:
     """Whether rows are NaN, in whole, in which a masked score may overflow, and all else is right."""
-    output = failed.reply.results.get("output")
-    if (
-        failed.failure is not Failure.VALUE
-        or failed.telling
-        or output is None
-        or list(failed.reply.results) != ["output"]
-    ):
+    if failed.failure is not Failure.VALUE or failed.telling or list(failed.reply.results) != ["output"]:
         return False
-    lost, rows = np.isnan(output.astype(np.float64)), _overflowing(failed)
-    wrong = next(c.outside for c in comparisons(*_judged_as(failed)))
-    if rows.shape != output.shape[:3] or not rows.any():
+    lost = np.isnan(failed.reply.results["output"].astype(np.float64))
+    wrong, rows = next(c.outside for c in comparisons(*_judged_as(failed))), _overflowing(failed)
+    if rows.shape != lost.shape[:3] or not rows.any():
         return False
-    in_whole = lost.all(axis=3)
-    return bool(np.array_equal(lost, wrong) and np.array_equal(in_whole, lost.any(axis=3)) and (in_whole <= rows).all())
+    in_whole = np.array_equal(lost.all(axis=3), lost.any(axis=3))
+    return bool(np.array_equal(lost, wrong) and in_whole and (_lost_rows(failed) <= rows).all())
+
+
+def shaped(failures: Sequence[Failed]) -> Iterator[Explanation]:
+    """Outputs of another shape that no mistake gives, by the axes that they have in all of these calls."""
+    groups: dict[str, list[Failed]] = {}
+    for failed in failures:
+        output = failed.reply.results.get("output")
+        if failed.failure is Failure.SHAPE and output is not None:
+            groups.setdefault(f"{failed.case.operator} {output.ndim}", []).append(failed)
+    for some in groups.values():
+        wanted, got = _axes(some)
+        if len({failed.case for failed in some}) > 1 and wanted != got:
+            title = f"an output of shape ({', '.join(got)}) in place of ({', '.join(wanted)})"
+            yield Explanation((Fault("shaped", some[0].case.blame.shape, title, (), Words),), frozenset(some))
+
+
+#: Lengths of axes by their letters, those of an output first and in order.
+LETTERS = {"B": "b", "Hq": "hq", "Sq": "sq", "Dv": "dv", "Sk": "sk", "Hkv": "hkv", "D": "d"}
+
+
+def _axes(failures: Sequence[Failed]) -> tuple[list[str], list[str]]:
+    """The letters of the axes that some calls should have and of those that came; none where an axis has no letter."""
+    wanted: list[str] = []
+    got: list[str] = []
+    pairs = [(f.case.shape, _expected_shape(f), _got_shape(f)) for f in failures]
+    if len({len(shape) for _, *both in pairs for shape in both}) > 1:
+        return [], []
+    for axis in range(len(pairs[0][1])):
+        have = [
+            letter for letter, name in LETTERS.items() if all(getattr(s, name, None) == e[axis] for s, e, _ in pairs)
+        ]
+        wanted.append(next((letter for letter in have if letter not in wanted), ""))
+        came = [
+            letter for letter, name in LETTERS.items() if all(getattr(s, name, None) == g[axis] for s, _, g in pairs)
+        ]
+        got.append(wanted[-1] if all(e[axis] == g[axis] for _, e, g in pairs) else next(iter(came), ""))
+    return (wanted, got) if all(wanted) and all(got) else ([], [])
+
+
+def _expected_shape(failed: Failed) -> tuple[int, ...]:
+    return tuple(failed.case.expected(failed.dtype).output.shape)
+
+
+def _got_shape(failed: Failed) -> tuple[int, ...]:
+    return failed.reply.results["output"].shape
 
 
 def undefined(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
     """Results that are NaN in every element: no number is there to equal a mistake's, so which calls have them is said.
 
-    Nothing is said unless these calls have something in common that most passed calls lack.  Mistakes that give them
-    all, and would show in no passed case, are named, if there are no more than EITHER.
+    Mistakes that give several of them, and would show in no passed case, are named, if there are no more than EITHER.
+    Of others nothing is said unless these calls have something in common that most passed calls lack.
     """
     groups: dict[tuple[str, ...], list[Failed]] = {}
     for failed in failures:
@@ -584,21 +634,30 @@ def undefined(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[
         if failed.failure is Failure.VALUE and names and not failed.telling:
             groups.setdefault(names, []).append(failed)
     for names, some in groups.items():
-        only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in passed])
-        if len(some) > 1 and only and 2 * len(kept) <= len(some):
-            title = f"NaN in every element of {' and '.join(names)}{_as_by(some, passed)}"
+        title = f"NaN in every element of {' and '.join(names)}"
+        given, titles = _given_by(some, passed)
+        if given:
+            fault = Fault("undefined", some[0].case.blame.value, f"{title}, as this gives it: {titles}", (), Words)
+            yield Explanation((fault,), given)
+        rest = [failed for failed in some if failed not in given]
+        only, kept = narrowing([(f.case, f.dtype) for f in rest], [(p.case, p.dtype) for p in passed])
+        if len(rest) > 1 and only and 2 * len(kept) <= len(rest):
             fault = Fault("undefined", some[0].case.blame.value, title, (), Words)
-            yield Explanation((fault,), frozenset(some), tuple(passed[n] for n in kept), only)
+            yield Explanation((fault,), frozenset(rest), tuple(passed[n] for n in kept), only)
 
 
-def _as_by(failures: Sequence[Failed], passed: Sequence[Passed]) -> str:
-    """Which known mistakes give all of some failures and would show in no passed case, in words; "" for too many."""
-    operators = {failed.case.operator for failed in failures}
-    known = [fault for operator in operators for fault in candidates_of(operator)]
-    give = [fault for fault in known if all(explains(fault.make, failed) for failed in failures)]
-    give = [f for f in give if not any(fails(f.make, p.case, p.dtype, p.profile) for p in passed[:WITNESSES])]
-    titles = list(dict.fromkeys(fault.title for fault in give))
-    return f", as this gives it: {' or '.join(titles)}" if 0 < len(titles) <= EITHER else ""
+def _given_by(failures: Sequence[Failed], passed: Sequence[Passed]) -> tuple[frozenset[Failed], str]:
+    """Most of some failures that known mistakes give which would show in no passed case, and their titles."""
+    fits: dict[Fault, frozenset[Failed]] = {}
+    for fault in (fault for operator in {f.case.operator: None for f in failures} for fault in candidates_of(operator)):
+        given = frozenset(failed for failed in failures if explains(fault.make, failed))
+        if len({failed.case for failed in given}) > 1 and not any(
+            fails(fault.make, p.case, p.dtype, p.profile) for p in passed[:WITNESSES]
+        ):
+            fits[fault] = given
+    most = max(fits.values(), key=len, default=frozenset[Failed]())
+    titles = list(dict.fromkeys(fault.title for fault, given in fits.items() if given == most))
+    return (most, " or ".join(titles)) if 0 < len(titles) <= EITHER else (frozenset(), "")
 
 
 def possible(failures: Sequence[Failed], found: Sequence[Explanation], passed: Sequence[Passed]) -> list[Explanation]:
@@ -722,24 +781,25 @@ def unwritten(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Expl
 
 
 #: Calls of which no number of the inputs takes part in the scores, so that a kernel may return before it writes.
-EMPTY = {
-    "without keys": lambda failed: failed.case.shape.sk == 0,
-    "where queries and keys have width 0": lambda failed: failed.case.shape.d == 0,
+EMPTY: dict[str, Callable[[Failed | Passed], bool]] = {
+    "without keys": lambda each: each.case.shape.sk == 0,
+    "where queries and keys have width 0": lambda each: each.case.shape.d == 0,
 }
 
 
-def empty(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
+def empty(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
     """Outputs of calls with nothing to compute that no mistake gives: memory that is never written, perhaps.
 
-    Nothing is said where such a call passes, or where all its numbers are alike.
+    Memory may hold zeros, which a mistake gives too, so it is enough where one of several holds other numbers; nothing
+    is said where such a call passes.
     """
-    values = [failed for failed in failures if failed.failure is Failure.VALUE and "output" in failed.reply.results]
+    values = [f for f in failures if f.failure is Failure.VALUE and "output" in f.reply.results]
     for words, has in EMPTY.items():
-        some = [failed for failed in values if has(failed)]
-        told = {failed.case for failed in some if len(np.unique(failed.reply.results["output"])) > 1}
-        if len(told) > 1 and not any(
-            has(p) for p in passed if not p.case.invalid and p.case.operator == some[0].case.operator
-        ):
+        some = [f for f in values if has(f) and (f in left or not f.reply.results["output"].any())]
+        told = any(len(np.unique(f.reply.results["output"])) > 1 for f in some if f in left)
+        operators = {failed.case.operator for failed in some}
+        right = any(has(p) and p.case.operator in operators and not p.case.invalid for p in passed)
+        if told and not right and len({failed.case for failed in some}) > 1:
             title = f"outputs of calls {words} hold numbers that no mistake gives: perhaps they are never written"
             fault = Fault("unwritten", some[0].case.clauses[0], title, (), Words)
             yield Explanation((fault,), frozenset(some))

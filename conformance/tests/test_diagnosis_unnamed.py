@@ -173,3 +173,50 @@ def test_zeros_for_a_query_of_nan_are_another_mistake() -> None:
     """The only key is NaN in a call that passes, so it is not said of every call."""
     found = said(RowLost, NANS)
     assert not any("every score is NaN" in one.title and not one.only for one in found)
+
+
+class KeysOfZero(Attention):
+    """Keys of score 0 and value 0 behind the last, as many as ``more``."""
+
+    more = 5.0
+
+    def sinks(self, x: Inputs) -> Array:
+        """The score of one key that weighs as much."""
+        return np.logaddexp(super().sinks(x), x.work(np.log(self.more)))
+
+
+class OneKeyOfAScore(KeysOfZero):
+    """One key of a score that no whole number of keys of score 0 has."""
+
+    more = 5.4
+
+
+SHAPES = ("plain", "plain-tall", "one-query", "mask", "causal-square", "value-width-larger")
+
+
+def test_several_keys_of_score_zero_are_counted() -> None:
+    """As padding that is not masked; one key of another score is one key."""
+    assert "“5 keys more take part in every softmax, of score 0 and value 0”" in titles(said(KeysOfZero, SHAPES))
+    assert "one key more takes part in every softmax, of score 1.68" in titles(said(OneKeyOfAScore, SHAPES))
+
+
+class RowsOfKeys(Attention):
+    """A row for each key in place of one for each query."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        """The first row again and again."""
+        return np.repeat(super().stored(x, output)[:, :, :1], x.shape[3], axis=2)
+
+
+class HalfTheColumns(Attention):
+    """Half of the columns, which is no axis of the inputs."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        """The first columns."""
+        return super().stored(x, output)[..., : output.shape[3] // 2]
+
+
+def test_an_output_of_another_shape_is_told_by_its_axes() -> None:
+    """Where each axis has the length of one of the inputs' in all calls; else nothing is said of it."""
+    assert "an output of shape (B, Hq, Sk, Dv) in place of (B, Hq, Sq, Dv)" in titles(said(RowsOfKeys, SHAPES))
+    assert "in place of" not in titles(said(HalfTheColumns, SHAPES))

@@ -45,6 +45,14 @@ def test_an_exception_is_a_reply_with_its_traceback() -> None:
     assert "fakes.py" in reply.trace
 
 
+def test_an_exception_is_said_in_its_first_line_and_what_a_colon_announces() -> None:
+    """C++ libraries begin with the place that it was thrown at; what follows the words is no part of them."""
+    words = "Exception from core.cpp:104:", "Check 'rank' failed at shape.hpp:12:", "a mask has two axes"
+    assert calls.text(RuntimeError("\n\n".join([*words, "at 0x1"]))) == f"RuntimeError: {' '.join(words)}"
+    assert calls.text(ValueError("no such axis\nsee the manual")) == "ValueError: no such axis"
+    assert calls.text(KeyError()) == "KeyError: "
+
+
 def test_a_list_is_not_a_result() -> None:
     """What is not an array of the framework is refused, not converted."""
     reply = calls.call(implementation("a_list"), request())

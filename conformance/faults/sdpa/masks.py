@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
@@ -34,6 +36,19 @@ class MaskIgnoredOneQuery(Attention):
 
     def mask_allows(self, x: Inputs) -> Array:
         return np.ones(x.shape, bool) if x.shape[2] == 1 else super().mask_allows(x)
+
+
+@fault("SDPA-7", "a mask or bias is not read: where one is given the call is causal", "executorch PR 10285")
+class MaskMeansCausal(Attention):
+    """As if every mask were the causal one; one query sees all keys."""
+
+    def allowed(self, x: Inputs) -> Array:
+        given = x.mask is not None or x.bias is not None
+        causal = x.is_causal or (given and x.shape[2] > 1)
+        return super().allowed(replace(x, mask=None, bias=None, is_causal=causal))
+
+    def added(self, x: Inputs, s: Array) -> Array:
+        return s
 
 
 @fault("SDPA-7", "a boolean mask added to the scores as 0 and 1", "diffusers 14342")
