@@ -43,6 +43,9 @@ NEAR = 2e-3
 #: How near a number of keys is to a whole one, and the score of one key that is as many as that of score 0.
 WHOLE, LARGEST_SCORE = 0.01, math.log(1000)
 
+#: What is added to scores, which are around 1 and in float32 at best, is nothing below this; and what that means.
+NOTHING, UNMASKED = 1e-5, "masked scores are left as they are"
+
 #: A number below this is 0 before it is itself.
 TINY = 1e-9
 
@@ -733,6 +736,8 @@ def _numbers(family: Family, value: float) -> tuple[float, ...]:
     if family.make is GuardedTotal:
         rounded = float(f"{value:.0e}")
         return (rounded,) if value > 0 and math.isclose(rounded, value, rel_tol=1e-2) else ()
+    if family.make is SmallAddend and abs(value) < NOTHING:
+        return (0.0,)
     return (*_neat(value), value) if abs(value) > TINY else (0.0, value)
 
 
@@ -743,6 +748,8 @@ def _whole(number: float) -> int:
 
 def _constant_title(family: Family, number: float, estimate: Estimate) -> str:
     title, x = family.title.format(_number(number)), attention_call(estimate.failed)
+    if family.make is SmallAddend and number == 0:
+        return UNMASKED
     if family.make is Sunk and (many := _whole(math.exp(min(number, LARGEST_SCORE)))) > 1:
         return f"{many} keys more take part in every softmax, of score 0 and value 0"
     if family.make in (Tempered, Powered) and math.isclose(number, math.log(2), rel_tol=1e-6):
@@ -815,6 +822,8 @@ def _table(family: Family, estimates: Sequence[Estimate]) -> tuple[str, Law]:
         dict.fromkeys(", ".join(_number(float(n)) for n in each.value.ravel()[:6]) for each in estimates[:3])
     )
     title = family.title.format(what) + (f", {apart} by {apart}" if apart else "")
+    if family.make is SmallAddend and all(np.abs(each.value).max() < NOTHING for each in estimates):
+        title = UNMASKED
     return title, lambda x: values.get(_key(x), np.array(family.neutral))
 
 

@@ -409,7 +409,19 @@ class SlicesAsKeys(Attention):
         return np.asarray(np.logaddexp.reduce(found))
 
 
+class NanRowZero(Attention):
+    """A maximum that skips NaN stays at −inf, as in a fully masked row; beside a number NaN shows."""
+
+    def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
+        self._lost = allowed.any(axis=3, keepdims=True) & (np.isnan(s) | ~allowed).all(axis=3, keepdims=True)
+        return super().filled(x, s, allowed)
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        return np.where(self._lost, x.work(0), super().normalized(x, powers, total, allowed))
+
+
 def _softmaxes() -> Iterator[Form]:
+    yield "form-nan-row", "SDPA-23", "rows whose every score is NaN give zeros", NanRowZero
     for digits in (2, 3, 4, 5, 7, 8, 9, 10, 12):  # 1e−6 is a fault
         make = type("Floor", (Floor,), {"floor": 10.0**-digits})
         yield "form-floor", "SDPA-14", f"weights below 1e−{digits} raised to it, masked ones too", make

@@ -624,40 +624,59 @@ def _got_shape(failed: Failed) -> tuple[int, ...]:
 def undefined(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
     """Results that are NaN in every element: no number is there to equal a mistake's, so which calls have them is said.
 
-    Mistakes that give several of them, and would show in no passed case, are named, if there are no more than EITHER.
-    Of others nothing is said unless these calls have something in common that most passed calls lack.
+    Mistakes that give several of them, and would show in no passed case of such calls, are named, if there are no more
+    than EITHER.  Of others nothing is said unless these calls have something in common that most passed calls lack.
     """
     groups: dict[tuple[str, ...], list[Failed]] = {}
     for failed in failures:
         results = {n: np.isnan(a.astype(np.float64)) for n, a in failed.reply.results.items() if a.size}
-        names = tuple(n for n, lost in results.items() if lost.all())
+        names = tuple(n for n, missing in results.items() if missing.all())
         if failed.failure is Failure.VALUE and names and not failed.telling:
             groups.setdefault(names, []).append(failed)
     for names, some in groups.items():
-        title = f"NaN in every element of {' and '.join(names)}"
-        given, titles = _given_by(some, passed)
-        if given:
-            fault = Fault("undefined", some[0].case.blame.value, f"{title}, as this gives it: {titles}", (), Words)
-            yield Explanation((fault,), given)
-        rest = [failed for failed in some if failed not in given]
-        only, kept = narrowing([(f.case, f.dtype) for f in rest], [(p.case, p.dtype) for p in passed])
+        lost = f"NaN in every element of {' and '.join(names)}"
+        given = _given_by(some, passed)
+        # Those that hold in all calls before others, and of them those that give most.
+        nothing: tuple[frozenset[Failed], tuple[str, ...], str] = (frozenset(), (), "")
+        best, only, _ = max(given, key=lambda each: (-len(each[1]), len(each[0])), default=nothing)
+        titles = list(dict.fromkeys(title for calls, words, title in given if (calls, words) == (best, only)))
+        if 0 < len(titles) <= EITHER:
+            words = f"{lost}, as this gives it: {' or '.join(titles)}"
+            yield Explanation((Fault("undefined", some[0].case.blame.value, words, (), Words),), best, (), only)
+        rest = [failed for failed in some if failed not in best or len(titles) > EITHER]
+        only, kept = (
+            narrowing([(f.case, f.dtype) for f in rest], [(p.case, p.dtype) for p in passed]) if rest else ((), ())
+        )
         if len(rest) > 1 and only and 2 * len(kept) <= len(rest):
-            fault = Fault("undefined", some[0].case.blame.value, title, (), Words)
+            fault = Fault("undefined", some[0].case.blame.value, lost, (), Words)
             yield Explanation((fault,), frozenset(rest), tuple(passed[n] for n in kept), only)
 
 
-def _given_by(failures: Sequence[Failed], passed: Sequence[Passed]) -> tuple[frozenset[Failed], str]:
-    """Most of some failures that known mistakes give which would show in no passed case, and their titles."""
-    fits: dict[Fault, frozenset[Failed]] = {}
+def _given_by(
+    failures: Sequence[Failed], passed: Sequence[Passed]
+) -> list[tuple[frozenset[Failed], tuple[str, ...], str]]:
+    """Which failures known mistakes give, several each, in which calls alone, and the mistake's title.
+
+    Those that passed cases of such calls contradict are left out.
+    """
+    found = []
     for fault in (fault for operator in {f.case.operator: None for f in failures} for fault in candidates_of(operator)):
         given = frozenset(failed for failed in failures if explains(fault.make, failed))
-        if len({failed.case for failed in given}) > 1 and not any(
-            fails(fault.make, p.case, p.dtype, p.profile) for p in passed[:WITNESSES]
-        ):
-            fits[fault] = given
-    most = max(fits.values(), key=len, default=frozenset[Failed]())
-    titles = list(dict.fromkeys(fault.title for fault, given in fits.items() if given == most))
-    return (most, " or ".join(titles)) if 0 < len(titles) <= EITHER else (frozenset(), "")
+        if len({failed.case for failed in given}) > 1:
+            only, kept = _narrowed(given, fault, passed)
+            if not kept:
+                found.append((given, only, fault.title))
+    return found
+
+
+def _narrowed(
+    given: frozenset[Failed], fault: Fault, passed: Sequence[Passed]
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The calls that a mistake is narrowed to by passed cases in which it would show, and those that it stays with."""
+    against = [p for p in passed[:WITNESSES] if fails(fault.make, p.case, p.dtype, p.profile)]
+    if not against:
+        return (), ()
+    return narrowing([(f.case, f.dtype) for f in given], [(p.case, p.dtype) for p in against])
 
 
 def possible(failures: Sequence[Failed], found: Sequence[Explanation], passed: Sequence[Passed]) -> list[Explanation]:
@@ -790,15 +809,16 @@ EMPTY: dict[str, Callable[[Failed | Passed], bool]] = {
 def empty(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
     """Outputs of calls with nothing to compute that no mistake gives: memory that is never written, perhaps.
 
-    Memory may hold zeros, which a mistake gives too, so it is enough where one of several holds other numbers; nothing
-    is said where such a call passes.
+    Memory may hold zeros, which a mistake gives too and which may be right, so it is enough where one of several holds
+    other numbers; nothing is said where such a call passes with another result.
     """
     values = [f for f in failures if f.failure is Failure.VALUE and "output" in f.reply.results]
     for words, has in EMPTY.items():
         some = [f for f in values if has(f) and (f in left or not f.reply.results["output"].any())]
         told = any(len(np.unique(f.reply.results["output"])) > 1 for f in some if f in left)
         operators = {failed.case.operator for failed in some}
-        right = any(has(p) and p.case.operator in operators and not p.case.invalid for p in passed)
+        calls = [p for p in passed if has(p) and p.case.operator in operators and not p.case.invalid]
+        right = any(np.any(p.case.expected(p.dtype).output) for p in calls)
         if told and not right and len({failed.case for failed in some}) > 1:
             title = f"outputs of calls {words} hold numbers that no mistake gives: perhaps they are never written"
             fault = Fault("unwritten", some[0].case.clauses[0], title, (), Words)
@@ -870,7 +890,7 @@ def _keeps(failed: Failed, lower: str) -> bool:
     expected, bound = failed.case.expected(failed.dtype), failed.case.bound(lower, failed.profile)
     for name, array in failed.reply.results.items():
         wanted, limit = getattr(expected, name), getattr(bound, name)
-        if array.shape != wanted.shape or wanted.shape != limit.shape:
+        if array.shape != wanted.shape or wanted.shape != limit.shape or not wanted.any():
             return False
         wide = array.astype(np.float64)
         if not compare(name, wide, wanted, limit, failed.dtype).ok:

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.diagnosis.forms import forms_of
 from attention_conformance.conformance.diagnosis.match import Explanation, diagnose
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
-from attention_conformance.conformance.faults.sdpa.nan import NanRowZero
 from attention_conformance.conformance.faults.sdpa.validation import ValueHeadsUnchecked
+from attention_conformance.conformance.faults.trials import fails
 from attention_conformance.conformance.spec.sdpa import Expected, broadcasts
 from attention_conformance.conformance.tests.test_diagnosis_match import called, sorted_out
+from attention_conformance.impls.contract import Profile
 
 pytestmark = pytest.mark.slow(5)
 
@@ -162,11 +164,11 @@ class RowLost(Attention):
 NANS = ("plain", "nan-query", "nan-all", "nan-key", "nan-key-alone")
 
 
-def test_zeros_in_rows_whose_every_score_is_nan_are_named() -> None:
-    """Which rows with a NaN among numbers tell apart: those are NaN."""
-    (one,) = said(NanRowZero, NANS)
-    assert one.title == "“rows whose every score is NaN give zeros”"
-    assert {failed.case.name for failed in one.fits} == {"nan-query", "nan-all", "nan-key-alone"}
+def test_zeros_in_rows_whose_every_score_is_nan_are_a_form() -> None:
+    """Rows with a NaN among numbers are right, which tells it from zeros for every row with NaN."""
+    form = next(form for form in forms_of("sdpa") if form.name == "form-nan-row")
+    failing = [name for name in NANS if fails(form.make, every_case()[name], "float32", Profile.WIDE)]
+    assert failing == ["nan-query", "nan-all", "nan-key-alone"]
 
 
 def test_zeros_for_a_query_of_nan_are_another_mistake() -> None:
@@ -220,3 +222,18 @@ def test_an_output_of_another_shape_is_told_by_its_axes() -> None:
     """Where each axis has the length of one of the inputs' in all calls; else nothing is said of it."""
     assert "an output of shape (B, Hq, Sk, Dv) in place of (B, Hq, Sq, Dv)" in titles(said(RowsOfKeys, SHAPES))
     assert "in place of" not in titles(said(HalfTheColumns, SHAPES))
+
+
+class CausalLostWithBias(Attention):
+    """Causal is dropped where a bias is given."""
+
+    def causal_allows(self, x: Inputs) -> Array:
+        """Which keys are allowed."""
+        return super().causal_allows(x) if x.bias is None else np.ones(x.shape, bool)
+
+
+def test_scores_that_are_not_masked_are_no_tiny_addend() -> None:
+    """Nothing is added to them."""
+    words = titles(said(CausalLostWithBias, ("plain", "causal-square", "bias", "combined-bias-causal")))
+    assert "is added to masked scores" not in words
+    assert words

@@ -40,15 +40,15 @@ class MaskIgnoredOneQuery(Attention):
 
 @fault("SDPA-7", "a mask or bias is not read: where one is given the call is causal", "executorch PR 10285")
 class MaskMeansCausal(Attention):
-    """As if every mask were the causal one; one query sees all keys."""
+    """As if every mask were the causal one; one query sees all keys, and a call that is causal anyway is right."""
 
     def allowed(self, x: Inputs) -> Array:
-        given = x.mask is not None or x.bias is not None
-        causal = x.is_causal or (given and x.shape[2] > 1)
-        return super().allowed(replace(x, mask=None, bias=None, is_causal=causal))
+        if x.is_causal or (x.mask is None and x.bias is None):
+            return super().allowed(x)
+        return super().allowed(replace(x, mask=None, bias=None, is_causal=x.shape[2] > 1))
 
     def added(self, x: Inputs, s: Array) -> Array:
-        return s
+        return super().added(x, s) if x.is_causal else s
 
 
 @fault("SDPA-7", "a boolean mask added to the scores as 0 and 1", "diffusers 14342")
