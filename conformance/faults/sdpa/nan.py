@@ -18,18 +18,6 @@ class NanQueryZero(Attention):
         return np.where(np.isnan(total), x.work(0), weights)
 
 
-@fault("SDPA-23", "rows whose every score is NaN give zeros", "pytorch 141128, pytorch PR 188147")
-class NanRowZero(Attention):
-    """A maximum that skips NaN stays at −inf, as in a fully masked row; beside a number NaN shows."""
-
-    def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
-        self._lost = allowed.any(axis=3, keepdims=True) & (np.isnan(s) | ~allowed).all(axis=3, keepdims=True)
-        return super().filled(x, s, allowed)
-
-    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
-        return np.where(self._lost, x.work(0), super().normalized(x, powers, total, allowed))
-
-
 @fault("SDPA-23", "a NaN key is dropped from its rows", "lattice 740, torch-xpu-ops PR 5022")
 class NanKeyDropped(Attention):
     """A maximum and a sum that skip NaN."""
