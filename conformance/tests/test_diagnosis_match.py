@@ -373,10 +373,11 @@ class LostNowAndThen(Attention):
 
 
 def test_nan_in_every_element_is_named_by_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No mistake equals it; the calls say where it begins."""
+    """No number equals a mistake's; the calls say where it begins, or the few mistakes that give it in these alone."""
     cases = ("plain", "one-key", "causal-square", "mask-broadcast-k", "mask-broadcast-bk", "mask-broadcast-rank1")
     (best,) = judged(LostWithMask, cases, monkeypatch)
-    assert (best.names, best.only) == (("undefined",), ("with mask",))
+    assert best.names == ("undefined",)
+    assert best.only == ("with mask",) or "as this gives it" in best.title
     assert "NaN in every element of output" in explanation_text(best, len(best.fits))
 
 
