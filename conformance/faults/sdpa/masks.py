@@ -71,7 +71,7 @@ class MaskAfterSoftmax(Attention):
         return np.ones(x.shape, bool)
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
-        return super().normalized(x, powers, total, allowed) * super().mask_allows(x)
+        return super().normalized(x, powers, total, allowed) * Attention.mask_allows(self, x)
 
 
 @fault("SDPA-6", "a bias read as a boolean mask: what is not 0 is dropped", "pytorch 107084")
