@@ -372,13 +372,29 @@ class LostNowAndThen(Attention):
         return found if round(1000 * float(x.q.sum())) % 3 else replace(found, output=found.output * np.nan)
 
 
+class LostWithScale(Attention):
+    """NaN wherever a scale is given, and right elsewhere."""
+
+    def attend(self, x: Inputs) -> Expected:
+        """The results."""
+        found = super().attend(x)
+        return found if x.scale is None else replace(found, output=found.output * np.nan)
+
+
 def test_nan_in_every_element_is_named_by_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No number equals a mistake's; the calls say where it begins, or the few mistakes that give it in these alone."""
+    """No mistake gives it; the calls say where it begins."""
+    cases = ("plain", "one-key", "causal-square", "scale-given", "scale-one", "scale-tiles")
+    (best,) = judged(LostWithScale, cases, monkeypatch)
+    assert (best.names, best.only) == (("undefined",), ("with scale",))
+    assert "“NaN in every element of output”" in explanation_text(best, len(best.fits))
+
+
+def test_nan_in_every_element_names_the_one_mistake_that_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every call with a mask, and in no other."""
     cases = ("plain", "one-key", "causal-square", "mask-broadcast-k", "mask-broadcast-bk", "mask-broadcast-rank1")
     (best,) = judged(LostWithMask, cases, monkeypatch)
     assert best.names == ("undefined",)
-    assert best.only == ("with mask",) or "as this gives it" in best.title
-    assert "NaN in every element of output" in explanation_text(best, len(best.fits))
+    assert "as this gives it: a mask added as (1 − mask) · −inf, which is NaN where it allows”" in best.title
 
 
 def test_nan_of_calls_that_share_nothing_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
