@@ -23,10 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.bench.analysis.statistics import Verdict
+from attention_conformance.bench.analysis.statistics import Verdict, of_process_runs
 from attention_conformance.impls import compressed
 from attention_conformance.impls.process.threads import usable_cores
 from attention_conformance.reports.compare import machines
+from attention_conformance.reports.compare.agreement import Pair
 from attention_conformance.reports.compare.effects import CHANGED, QUANTILE, Cell, Effects, effects, settle
 from attention_conformance.reports.history.series import settled, steps
 from attention_conformance.reports.input.read import read
@@ -228,6 +229,45 @@ def _mean(values: Sequence[Any]) -> float:
     return float(np.mean(np.array(values, dtype=float)))
 
 
+def agreements(runs: Sequence[Mapping[str, Any]]) -> list[list[Pair]]:
+    """The cells of all pairs of runs, the earlier first, each with the interval that its process runs alone give.
+
+    The bench prints an interval that is this one or wider: that of the batches is in it too, which are not kept.
+    """
+    at = QUANTILES.index(0.5)
+    return [
+        [
+            Pair(name, of_process_runs(one["cells"][name][at]), of_process_runs(other["cells"][name][at]))
+            for name in one["cells"]
+            if name in other["cells"]
+        ]
+        for one, other in itertools.combinations(runs, 2)
+    ]
+
+
+def agreement(found: Measured) -> str:
+    """Markdown: how far the runs of each machine agree within their intervals."""
+    rows = []
+    for name, runs in found["sets"].items():
+        both = agreements(runs)
+        if not both:
+            continue
+        agree = [_mean([pair.agrees for pair in each]) for each in both]
+        apart = [abs(math.log(pair.other.value / pair.one.value)) for each in both for pair in each]
+        spread = np.median([one.spread for each in both for pair in each for one in (pair.one, pair.other)])
+        agreeing = [pair.agrees for each in both for pair in each]
+        told = [
+            f"{len(runs)}, {len(both)}",
+            f"{sum(agreeing)} of {len(agreeing)}",
+            f"{_mean(agreeing):.1%}",
+            f"{min(agree):.1%}",
+        ]
+        rows.append([name, *told, f"{spread:.1%}", f"{math.expm1(np.median(apart)):.1%}"])
+    heads = ["machine", "runs, pairs of them", "cells that agree", "share", "least of a pair"]
+    heads += ["half of the intervals are within", "half of the medians differ by at most"]
+    return markdown(heads, rows)
+
+
 def table(found: Measured) -> str:
     """Markdown: a column for each machine, what its runs scatter by, and what a history of them has."""
     sets = {name: runs for name, runs in found["sets"].items() if name in found["results"]}
@@ -300,7 +340,7 @@ STUDY = Study(
     "comparisons",
     "what real runs scatter by, and what `compare` and `history` find in them",
     measure,
-    {"reports/README.md#real": table},
+    {"reports/README.md#real": table, "bench/README.md#agreement": agreement},
     {
         "--runs": {"type": int, "default": 40, "help": "in the folder of the machine; default: %(default)s"},
         "--machine": {

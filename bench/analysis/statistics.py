@@ -89,9 +89,27 @@ def median(process_runs: ProcessRuns) -> Interval:
     low, high = (min(flat), max(flat)) if len(batches) == 1 else _bootstrap(batches)
     if len(process_runs) >= LEAST_PROCESS_RUNS:
         by_run = [float(np.median([value for batch in process_run for value in batch])) for process_run in process_runs]
-        other = _student(np.log(by_run))
-        low, high = min(low, math.exp(other[0])), max(high, math.exp(other[1]))
+        other = of_process_runs(by_run)
+        low, high = min(low, other.low), max(high, other.high)
     return Interval(value, min(low, value), max(high, value))
+
+
+def of_process_runs(medians: Sequence[float]) -> Interval:
+    """The interval that process runs alone give: Student's, of the mean of their log medians.
+
+    Parameters
+    ----------
+    medians
+        Seconds, one for each process run; LEAST_PROCESS_RUNS at least.
+
+    Returns
+    -------
+    Interval
+        In seconds.
+    """
+    logs = np.log(medians)
+    low, high = _student(logs)
+    return Interval(*(math.exp(value) for value in (float(np.mean(logs)), low, high)))
 
 
 def ratio(base: Interval, new: Interval) -> Interval:

@@ -6,7 +6,8 @@ import pytest
 
 from attention_conformance.bench.analysis import fits
 from attention_conformance.bench.output.document import COST, IDLE
-from studies import agreement, cold_cache, interference, memory, overhead
+from attention_conformance.reports.compare.agreement import PERFECT
+from studies import cold_cache, comparisons, interference, memory, overhead
 from studies.__main__ import main, names, study
 from studies.common import DATA, Study
 
@@ -36,13 +37,21 @@ def test_taking_turns_changes_no_time_by_more_than_two_percent() -> None:
     assert all(each[interference.STOPPED] <= IDLE for each in batches["idle"].values())
 
 
+def _apart(machine: str) -> float:
+    """Share of the cells that do not agree, of all pairs of the runs of a machine."""
+    pairs = [pair for both in comparisons.agreements(comparisons.STUDY.kept()["sets"][machine]) for pair in both]
+    assert len(pairs) > 1000
+    return sum(not pair.agrees for pair in pairs) / len(pairs)
+
+
 def test_two_runs_of_the_quick_preset_agree() -> None:
-    """All cells that both timed, within the intervals that they print."""
-    runs = agreement.STUDY.kept()
-    assert all("--preset quick" in run["command"] for run in runs["runs"])
-    assert runs["cells"]
-    assert not runs["in_one_only"]
-    assert all(pair.agrees for pair in agreement.cells(runs))
+    """But for twice the share of cells that two perfect runs have at most: the rest is what the machine changed."""
+    assert _apart("idle") <= 2 * PERFECT
+
+
+def test_runs_beside_other_work_do_not_agree() -> None:
+    """The same rule rejects what the intervals do not cover."""
+    assert _apart("busy") > 2 * PERFECT
 
 
 def test_the_protocol_costs_less_than_two_percent() -> None:
