@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from attention_conformance.impls.contract import DTYPES, Framework, Implementation, Layout, Profile
+from attention_conformance.impls.operators import SDPA
 
 _HALF = ("float16", "bfloat16")
 
@@ -15,16 +16,42 @@ _WIDE = dict.fromkeys(DTYPES, Profile.WIDE)
 _NN = dict.fromkeys(_HALF, Profile.FUSED)
 
 
-def _entry(name: str, target: str, summary: str, prepare: str = "prepare:jitted", **fields: Any) -> Implementation:
+#: Processor seconds that XLA compiles a case for, as a cold run of all cases took; 0.1 where there is no number.
+_SECONDS = {
+    "jax-jit": 0.2,
+    "jax-tiled": 0.23,
+    "jax-jit-gradients": 0.4,
+    "jax-layer-gradients": 0.8,
+    "jax-merge-gradients": 0.2,
+    "jax-nn-gradients": 0.4,
+    "jax-layer": 0.3,
+    "jax-varlen-nn": 0.5,
+    "jax-sublayer": 0.5,
+    "jax-latent": 0.4,
+}
+
+
+def _entry(
+    name: str,
+    target: str,
+    summary: str,
+    prepare: str = "prepare:jitted",
+    *,
+    operator: str = SDPA.name,
+    **fields: Any,
+) -> Implementation:
     """A record with what all of JAX's have in common; ``target`` and ``prepare`` are relative to this folder."""
     return Implementation(
         name=name,
         target=f"attention_conformance.impls.jax.{target}",
         framework=Framework.JAX,
         prepare=f"attention_conformance.impls.jax.{prepare}",
+        operator=operator,
         requires=("jax",),
+        # XLA compiles for ten minutes of processor time, and two processes take half of them.
+        worker="jax" if operator == SDPA.name else "jax-beside",
         summary=summary,
-        case_seconds=0.1,  # XLA compiles every form
+        case_seconds=_SECONDS.get(name, 0.1),
         **{"profiles": _WIDE, **fields},
     )
 

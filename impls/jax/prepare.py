@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention_conformance.impls import cache
 from attention_conformance.impls.contract import Call, Function
@@ -99,13 +100,16 @@ def _given(function: Function, call: Call) -> dict[str, Any]:
 
 
 def _zeros(call: Call, device: Any) -> dict[str, jax.Array]:
-    """Arrays as the call will get them, by name, holding zeros."""
+    """Arrays as the call will get them, by name, holding zeros: put, as ``jnp.zeros`` compiles a program per shape."""
     dtypes = dict.fromkeys(("mask", "block_mask"), "bool")
     dtypes |= dict.fromkeys(("causal_offset", "kv_lengths", "tree_parents"), "int64")
     dtypes["lses"] = "float64" if call.dtype == "float64" else "float32"
     dtypes |= dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), "int32")
     with wide_types():
-        return {name: jnp.zeros(shape, dtypes.get(name, call.dtype), device=device) for name, shape in call.shapes}
+        return {
+            name: jax.device_put(np.zeros(shape, jnp.dtype(dtypes.get(name, call.dtype))), device)
+            for name, shape in call.shapes
+        }
 
 
 @functools.cache

@@ -63,7 +63,13 @@ def _contrib(name: str, target: str, text: str, **fields: Any) -> Implementation
 
 
 def _export(
-    opset: int, name: str, target: str, text: str, dtypes: tuple[str, ...], operator: str = "sdpa", seconds: float = 0.3
+    opset: int,
+    name: str,
+    target: str,
+    text: str,
+    dtypes: tuple[str, ...],
+    operator: str = "sdpa",
+    seconds: float = 0.12,
 ) -> Implementation:
     return _entry(
         f"onnx-export{opset}-{name}",
@@ -84,7 +90,7 @@ def _static(opset: int, name: str, b: int, heads: int, sq: int, sk: int, width: 
     sizes = {"batch_sizes": b, "head_counts": heads, "key_head_counts": heads, "query_lengths": sq, "key_lengths": sk}
     envelope = Envelope.declared({**sizes, "head_widths": width, "value_widths": width}, ())
     text = f"torch's scaled_dot_product_attention for q of ({b}, {heads}, {sq}, {width}) over {sk} keys"
-    exported = _export(opset, name, "torch.sdpa:masked", text, ("float32",), seconds=0.1)
+    exported = _export(opset, name, "torch.sdpa:masked", text, ("float32",), seconds=0.06)
     return replace(exported, envelope=replace(envelope, source="static axes"))
 
 
@@ -119,8 +125,8 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     _reference(23, "onnx-reference23"),
     _export(18, *_EAGER, _FLOAT64),
     _export(23, *_EAGER, _FLOAT16),
-    _export(18, *_SDPA, _FLOAT64, seconds=0.1),
-    _export(23, *_SDPA, _FLOAT16, seconds=0.1),  # one Attention node
+    _export(18, *_SDPA, _FLOAT64, seconds=0.05),
+    _export(23, *_SDPA, _FLOAT16, seconds=0.05),  # one Attention node
     _static(23, "static", 1, 8, 128, 128, 64),
     _contrib(
         "ort-mha-layer",
@@ -134,5 +140,5 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "ONNX Runtime's own operator Attention with packed weights",
         operator="mha",
     ),
-    *(_export(23, name, target, text, ("float32",), operator) for name, target, text, operator in _LAYERS),
+    *(_export(23, name, target, text, ("float32",), operator, 0.2) for name, target, text, operator in _LAYERS),
 )
