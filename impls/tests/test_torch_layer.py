@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from typing import Any
 
@@ -170,20 +171,57 @@ def test_module_is_built_once_per_set_of_weights(monkeypatch: pytest.MonkeyPatch
     """The same tensors get the same module; other tensors, or the same changed in place, get one with their values."""
     arrays, options = problem("plain", "float32")
     given: dict[str, Any] = {name: tensors.put(array, "cpu") for name, array in arrays.items()}
-    modules._module.cache_clear()
+    built = []
+    shape = modules._shape
+    monkeypatch.setattr(modules, "_shape", lambda *given: built.append(given) or shape(*given))
     first = modules.slow(**given, **options)
     assert torch.equal(modules.slow(**given, **options), first)
-    assert modules._module.cache_info().misses == 1
+    assert len(built) == 1
     modules.slow(**(given | {"w_q": given["w_q"].clone()}), **options)
-    assert modules._module.cache_info().misses == 2
+    modules.slow(**(given | {"b_o": given["b_o"].clone()}), **options)
+    assert len(built) == 3
     given["b_o"].add_(1.0)
     assert torch.allclose(modules.slow(**given, **options), first + 1)
+
+
+def test_no_module_is_built_again_where_layers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of the bench times many layers in turns, each with several sets of weights."""
+    arrays, options = problem("plain", "float32")
+    sets = [{name: tensors.put(array, "cpu") for name, array in arrays.items()} for _ in range(12)]
+    for given in sets:
+        modules.slow(**given, **options)
+    monkeypatch.setattr(modules, "_shape", _forbidden)
+    for given in sets:
+        modules.slow(**given, **options)
+
+
+def test_a_module_is_not_that_of_a_bias_that_is_no_more() -> None:
+    """Without the biases of an earlier call the module has none, though its first weight is the same."""
+    arrays, options = problem("plain", "float32")
+    given: dict[str, Any] = {name: tensors.put(array, "cpu") for name, array in arrays.items()}
+    before = modules.slow(**given, **options)
+    for name in ("b_q", "b_k", "b_v", "b_o"):
+        given.pop(name, None)
+    assert not torch.equal(modules.slow(**given, **options), before)
+    assert torch.equal(modules.slow(**given, **options), modules.functional(**given, **options))
+
+
+def test_a_module_goes_with_its_weights() -> None:
+    """No case leaves its layer behind."""
+    arrays, options = problem("plain", "float32")
+    gc.collect()
+    kept = len(modules._MODULES)
+    given: dict[str, Any] = {name: tensors.put(array, "cpu") for name, array in arrays.items()}
+    modules.slow(**given, **options)
+    assert len(modules._MODULES) == kept + 1
+    del given
+    gc.collect()
+    assert len(modules._MODULES) == kept
 
 
 def test_building_a_module_draws_no_random_numbers() -> None:
     """A module's parameters are not initialised, so that torch's generator is left as it was."""
     arrays, options = problem("plain", "float32")
-    modules._module.cache_clear()
     before = torch.get_rng_state()
     run(modules.slow, arrays, options)
     assert torch.equal(torch.get_rng_state(), before)

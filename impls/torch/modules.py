@@ -12,16 +12,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.nn import MultiheadAttention
-
-#: Sets of weights whose modules are kept.  A case, or a workload, calls with one set again and again.
-KEPT = 4
+from torch.utils.weak import WeakIdKeyDictionary
 
 _Weights = tuple[torch.Tensor | None, ...]
+
+#: Modules by their first weight, with what else they were made of: kept as long as that weight is, so that no call is
+#: timed with the building of one, however many layers a process times in turns.
+_MODULES = WeakIdKeyDictionary()
 
 
 def fast(
@@ -61,7 +64,7 @@ def fast(
             raise NotImplementedError(reason)
     weights = (w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o)
     padding, attending, hint = _masks(x_q, x_q, heads, False, mask, None, is_causal, kv_lengths)
-    module = _module(heads, True, _versions(weights), *weights)
+    module = _module(heads, True, weights)
     with torch.no_grad():  # a condition of the fast path where an input requires a gradient
         found = module(
             x_q, x_q, x_q, padding, return_weights, attending, average_attn_weights=average_weights, is_causal=hint
@@ -108,7 +111,7 @@ def slow(
             module = _shape(heads, not sequence_first, weights)
             found = torch.func.functional_call(module, _state(weights), arguments)
         else:
-            found = _module(heads, not sequence_first, _versions(weights), *weights)(*arguments)
+            found = _module(heads, not sequence_first, weights)(*arguments)
     return found if return_weights else found[0]
 
 
@@ -149,17 +152,24 @@ def composed(
     return slow(x_q, w_q, w_k, w_v, heads=heads, return_weights=True, as_inputs=True, **given)[0]
 
 
-@functools.lru_cache(maxsize=KEPT)
-def _module(heads: int, batch_first: bool, versions: tuple[int, ...], *weights: torch.Tensor | None) -> Any:
-    """The module that holds these very tensors' values, in evaluation mode.
-
-    Tensors hash by identity and the cache holds them, so that an identity stays theirs; ``versions`` tells that torch
-    has changed one in place since.
-    """
-    assert weights[0] is not None
-    module = _shape(heads, batch_first, weights).to_empty(device=weights[0].device)
+def _module(heads: int, batch_first: bool, weights: _Weights) -> Any:
+    """The module that holds these very tensors' values, in evaluation mode, built where there is none."""
+    first, *others = weights
+    assert first is not None
+    of = (heads, batch_first, _versions(weights), [other is None for other in others])
+    if first in _MODULES:
+        known, refs, module = _MODULES[first]
+        if known == of and all(ref() is other for ref, other in zip(refs, others, strict=True)):
+            return module
+    module = _shape(heads, batch_first, weights).to_empty(device=first.device)
     module.load_state_dict(_state(weights))
+    _MODULES[first] = of, [_weak(other) for other in others], module
     return module
+
+
+def _weak(tensor: torch.Tensor | None) -> Callable[[], torch.Tensor | None]:
+    """What gives the tensor as long as there is one: an identity alone may be another's by then."""
+    return (lambda: None) if tensor is None else weakref.ref(tensor)
 
 
 def _shape(heads: int, batch_first: bool, weights: _Weights) -> Any:
