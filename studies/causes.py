@@ -35,6 +35,12 @@ OVERFLOW = r"before the scale|product.*overflow|overflow.*product|65504|beyond f
 ONE_QUERY = r"causal.*one query|one query.*causal"
 ALWAYS_CAUSAL = r"causal.*not causal|every call is causal|always causal|causal.*without (a )?mask"
 ADDED = r"−inf (is |are )?added|mask (is |are )?added|inf(inite)? .*masked|masked .*(inf|overflow|large)"
+#: What torch's scaled_dot_product_attention does on the CPU, whoever calls it: −inf is added for a boolean mask, and
+#: its flash kernel gives zeros where no score is a number.
+TORCH_MASK = "aten/src/ATen/native/transformers/attention.cpp"
+TORCH_FLASH = "aten/src/ATen/native/cpu/FlashAttentionKernel.cpp"
+LOST = r"masked key whose score overflows"
+ZEROS = r"every score is NaN give zeros|a NaN query gives zeros"
 NOT_SOFTMAX = r"no softmax|place of the softmax|do not sum|not normalised"
 OF_QUERIES = r"softmax.*(over|along|of) (the )?(quer|row|column|other|wrong)|over the (queries|rows)"
 
@@ -57,6 +63,8 @@ CAUSES: tuple[Cause, ...] = (
     Cause("memory_efficient", "the weighted sum of a half-precision call is stored before it is divided", "memory_efficient_attention.py", r"stored before it is divided", after=True),
     Cause("keras_ops", "float64 arrays are read as float32", "keras/src/backend/torch/core.py", r"float64.*float32", after=True),
     Cause("keras_ops", "a causal call with a scale of 0 or below is NaN in torch", "torch.nn.functional.scaled_dot_product_attention", r"NaN in every element", after=True),
+    Cause("keras_ops", "a row whose every score is NaN is zeros in torch", TORCH_FLASH, ZEROS, after=True),
+    Cause("keras_ops", "torch adds −inf for a boolean mask: NaN where a masked score overflows", TORCH_MASK, LOST, after=True),
     Cause("memory_efficient_plain", "causal aligned bottom-right: triu(j − i + 1)", "memory_efficient_attention.py", BOTTOM),
     Cause("memory_efficient_plain", "the smallest number is written at masked keys", "memory_efficient_attention.py", MEAN),
     Cause("memory_efficient_plain", "a bias of −inf is only added: NaN where it empties a row", "memory_efficient_attention.py", BIAS_NAN),
@@ -85,9 +93,12 @@ CAUSES: tuple[Cause, ...] = (
     Cause("transformers_llama", "a bias of −inf is only added: NaN where it empties a row", "models/llama/modeling_llama.py", BIAS_NAN),
     Cause("transformers_llama", "the softmax of a float64 call in float32", "models/llama/modeling_llama.py", r"float64.*float32", after=True),
     Cause("transformers_llama", "q · k is stored in float16 before the scale", "models/llama/modeling_llama.py", OVERFLOW, after=True),
+    Cause("transformers_llama", "masks are added: NaN where a masked score overflows", "models/llama/modeling_llama.py", LOST, after=True),
     Cause("transformers_sdpa", "causal dropped where a mask is given", "transformers/integrations/sdpa_attention.py", r"causal (dropped|is ignored).*mask|is_causal is(ignored| ignored).*mask"),
     Cause("transformers_sdpa", "causal switched off for one query", "transformers/integrations/sdpa_attention.py", r"causal switched off for one query|causal.*one query"),
     Cause("transformers_sdpa", "grouped heads of an empty axis cannot be packed: an exception", "transformers/integrations/sdpa_attention.py", r"cannot reshape tensor", after=True),
+    Cause("transformers_sdpa", "a row whose every score is NaN is zeros in torch", TORCH_FLASH, ZEROS, after=True),
+    Cause("transformers_sdpa", "torch adds −inf for a boolean mask: NaN where a masked score overflows", TORCH_MASK, LOST, after=True),
     Cause("transformers_gpt_neo", "no scale", "models/gpt_neo/modeling_gpt_neo.py", r"no default scale|a scale of 1\b"),
     Cause("transformers_gpt_neo", "every call is causal, at the bottom right", "models/gpt_neo/modeling_gpt_neo.py", r"causal.*(bottom right|bottom-right).*not causal"),
     Cause("transformers_gpt_neo", "a float64 call is computed in float32", "models/gpt_neo/modeling_gpt_neo.py", FLOAT32, after=True),
@@ -97,6 +108,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("mlx", "the smallest number is written at masked keys, and a bias of −inf is only added", "mlx/fast.cpp", MEAN, after=True),
     Cause("openvino", "the mask is ignored where causal is given, as its documentation says", "ScaledDotProductAttention-13", r"(mask|bias).*(dropped|ignored).*causal"),
     Cause("openvino", "−inf at masked keys: NaN in fully masked rows", "ScaledDotProductAttention-13", NAN_ROW, after=True),
+    Cause("openvino", "−inf is added at masked keys: NaN where their scores overflow", "intel_cpu/src/nodes/kernels/scaled_attn/softmax_kernel.hpp", LOST, after=True),
     Cause("deberta_scale", "a scale of 1/√(3·D)", "https://github.com/huggingface/transformers/blob/main/src/transformers/models/deberta_v2/modeling_deberta_v2.py", r"1/√\(3·D\)"),
     Cause("gemma_scale", "a scale of 1/16 whatever the width", "https://github.com/huggingface/transformers/blob/main/src/transformers/models/gemma2/configuration_gemma2.py", r"scale of 1/16|\(1/16 where"),
     Cause("t5_scale", "no scale", "https://github.com/huggingface/transformers/blob/main/src/transformers/models/t5/modeling_t5.py", r"no default scale|a scale of 1\b"),
@@ -125,11 +137,13 @@ CAUSES: tuple[Cause, ...] = (
     Cause("neuralforecast_full", "q · k is stored in float16 before the scale", "neuralforecast/common/_modules.py", OVERFLOW, after=True, held_out=1),
     Cause("neuralforecast_flash", "True of the triangle is masked, and torch takes it for allowed: rows see the keys behind them", "neuralforecast/common/_modules.py", r"causal.*(opposite|invert|revers|flip|upside)|(opposite|invert|revers|flip).*causal|keys behind|other triangle", held_out=1),
     Cause("neuralforecast_flash", "the triangle (B, L, L) is aligned with the heads and square: an exception", "neuralforecast/common/_modules.py", REFUSED, held_out=1),
+    Cause("neuralforecast_flash", "a row whose every score is NaN is zeros in torch", TORCH_FLASH, ZEROS, after=True, held_out=1),
     Cause("pytorch_forecasting", "−1e9 is written at masked keys: the mean of v", "pytorch_forecasting/models/temporal_fusion_transformer/sub_modules.py", MEAN, held_out=1),
     Cause("pytorch_forecasting", "−1e9 is no float16: an exception", "pytorch_forecasting/models/temporal_fusion_transformer/sub_modules.py", REFUSED, held_out=1),
     Cause("pytorch_forecasting", "q · k is stored in float16 before it is divided", "pytorch_forecasting/models/temporal_fusion_transformer/sub_modules.py", OVERFLOW, after=True, held_out=1),
     Cause("allennlp", "1e-13 is added to the sum of the allowed weights, 1e-4 in float16", "allennlp/nn/util.py", r"1e.(13|04).*added to the sum|added to the sum.*1e.(13|04)|0\.0001.*added to the sum", held_out=1),
     Cause("allennlp", "q · k is stored in float16 before it is divided", "allennlp/modules/matrix_attention/scaled_dot_product_matrix_attention.py", OVERFLOW, after=True, held_out=1),
+    Cause("allennlp", "masked scores are multiplied by 0: NaN where they overflow", "allennlp/nn/util.py", LOST, after=True, held_out=1),
     Cause("allennlp_efficient", "a number of its own for each dtype is written at masked keys: the mean of v", "allennlp/nn/util.py", MEAN, held_out=1),
     Cause("allennlp_efficient", "q · k is stored in float16 before it is divided", "allennlp/modules/matrix_attention/scaled_dot_product_matrix_attention.py", OVERFLOW, after=True, held_out=1),
     Cause("tsai", "−inf at masked keys: NaN in fully masked rows", "tsai/models/layers.py", NAN_ROW, held_out=1),
@@ -173,6 +187,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("litgpt", "every call without a mask is causal", "litgpt/model.py", ALWAYS_CAUSAL, held_out=2),
     Cause("litgpt", "a boolean mask is added as 0 and 1 where there is a softcap", "litgpt/model.py", r"mask.*added (to the scores )?as|0/1|0 and 1", held_out=2),
     Cause("litgpt", "with a softcap causal is square: an exception for Sq ≠ Sk", "litgpt/model.py", REFUSED, held_out=2),
+    Cause("litgpt", "torch adds −inf for a boolean mask: NaN where a masked score overflows", TORCH_MASK, LOST, after=True, held_out=2),
     Cause("softmax_n", "causal aligned bottom-right", "flash_attention_softmax_n/core/functional.py", BOTTOM, held_out=2),
     Cause("softmax_n", "a boolean mask is filled and never used", "flash_attention_softmax_n/core/functional.py", r"mask.*(ignored|dropped)|ignores the mask", held_out=2),
     Cause("softmax_n", "−inf is added in rows that causal leaves no key: NaN", "flash_attention_softmax_n/core/functional.py", r"NaN in (fully masked rows|rows above|rows that|rows before)|bottom.right.*NaN", held_out=2),
@@ -211,6 +226,8 @@ CAUSES: tuple[Cause, ...] = (
     Cause("speechbrain", "the weights are float32: an exception in every other dtype", "speechbrain/nnet/attention.py", r"same dtype|scalar type|float16", held_out=2),
     Cause("tabicl", "the output takes the shape of q: an exception for values of another width", "tabicl/_model/attention.py", r"invalid for input|exception.*Dv|Dv ≠ D", held_out=2),
     Cause("tabicl", "an empty axis: an exception (reshape to −1)", "tabicl/_model/attention.py", r"cannot reshape|empty axis|ambiguous", held_out=2),
+    Cause("tabicl", "a row whose every score is NaN is zeros in torch", TORCH_FLASH, ZEROS, after=True, held_out=2),
+    Cause("tabicl", "torch adds −inf for a boolean mask: NaN where a masked score overflows", TORCH_MASK, LOST, after=True, held_out=2),
     Cause("kauldron", "the smallest number is written at masked keys: the mean of v", "kauldron/modules/attention.py", MEAN, held_out=2),
     Cause("kauldron", "a bias of −inf is only added: NaN where it empties a row", "kauldron/modules/attention.py", BIAS_NAN, held_out=2),
     Cause("kauldron", "the softmax of a float64 call in float32", "kauldron/modules/attention.py", FLOAT32, held_out=2),

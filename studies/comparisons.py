@@ -6,8 +6,8 @@ those on all cores are kept apart, in ``FOLDER/idle`` and so on; every result fi
 levels of all process runs, with those of a machine that the folder has none of as they were, and sets the tables into
 the page; with ``--runs 0`` the present rule is applied to what there is.
 
-A change is injected by lengthening every call of the new run: of one implementation or of one cell, which take turns,
-five in each pair.
+A change is injected by lengthening every call of the new run: of one implementation or of one cell.  Each of them is
+lengthened in each pair; where that is more than MOST, they take turns.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ SETS = {
 WHOLE = "an implementation"
 INJECTED = ((WHOLE, 1.15, 0.95), (WHOLE, 1.10, 0.80), ("a cell", 1.25, 0.90))
 
-#: How many are lengthened in each pair of runs, one after the other.
-EACH = 5
+#: How many are lengthened of a set of runs, where each of every pair would be more: a share of 90 % is then known
+#: to a percent.
+MOST = 4000
 
 #: Cells of an implementation that changes as a whole.
 LEAST_CELLS = 2
@@ -128,14 +129,20 @@ def longer(found: Sequence[Cell], which: Sequence[int], factor: float) -> list[C
     return [Cell(cell.unit, cell.base, cell.new + add * (at in which), cell.together) for at, cell in enumerate(found)]
 
 
+def targets(found: Sequence[Cell], what: str) -> list[list[int]]:
+    """What may be lengthened: each cell, or the cells of each implementation that has several."""
+    if what != WHOLE:
+        return [[at] for at in range(len(found))]
+    units: dict[tuple[str, str], list[int]] = {}
+    for at, cell in enumerate(found):
+        units.setdefault(cell.unit, []).append(at)
+    return [those for those in units.values() if len(those) >= LEAST_CELLS]
+
+
 def target(found: Sequence[Cell], what: str, turn: int) -> list[int]:
     """The cells that are lengthened at a turn."""
-    if what == "a cell":
-        return [turn * 7 % len(found)]
-    units = list(dict.fromkeys(cell.unit for cell in found))
-    several = [unit for unit in units if sum(cell.unit == unit for cell in found) >= LEAST_CELLS]
-    chosen = several[turn % len(several)]
-    return [at for at, cell in enumerate(found) if cell.unit == chosen]
+    of = targets(found, what)
+    return of[turn % len(of)]
 
 
 def compared(base: Mapping[str, Any], new: Mapping[str, Any]) -> Callable[[Sequence[Cell]], Effects]:
@@ -165,6 +172,7 @@ def rates(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Rates of the rule over all pairs, as they are and with changes injected: shares of pairs and of cells."""
     false, same, covered, seen = [], [], [], []
     injected: list[list[tuple[bool, bool]]] = [[] for _ in INJECTED]
+    most = MOST // math.comb(len(runs), 2)
     for turn, (those, judge) in enumerate(pairs(runs)):
         found = judge(those)
         false.append(changed(found))
@@ -172,7 +180,8 @@ def rates(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         covered += [one.ratio.low <= 1 <= one.ratio.high for one in found.cells]
         seen.append([np.median([one.seen for one in each]) for each in (list(found.units.values()), found.cells)])
         for (what, by, _), results in zip(INJECTED, injected, strict=True):
-            for which in (target(those, what, turn * EACH + number) for number in range(EACH)):
+            each = min(most, len(targets(those, what)))
+            for which in (target(those, what, turn * each + number) for number in range(each)):
                 unit = those[which[0]].unit
                 after = judge(longer(those, which, by))
                 one = after.units[unit] if what == WHOLE else after.cells[which[0]]
