@@ -39,7 +39,7 @@ ADDED = r"−inf (is |are )?added|mask (is |are )?added|inf(inite)? .*masked|mas
 #: its flash kernel gives zeros where no score is a number.
 TORCH_MASK = "aten/src/ATen/native/transformers/attention.cpp"
 TORCH_FLASH = "aten/src/ATen/native/cpu/FlashAttentionKernel.cpp"
-LOST = r"masked key whose score overflows"
+LOST = r"masked key (whose score overflows|of huge numbers)"
 ZEROS = r"every score is NaN give zeros|a NaN query gives zeros"
 NOT_SOFTMAX = r"no softmax|place of the softmax|do not sum|not normalised"
 OF_QUERIES = r"softmax.*(over|along|of) (the )?(quer|row|column|other|wrong)|over the (queries|rows)"
@@ -51,6 +51,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("flax_nnx", "a bias of −inf is only added: NaN where it empties a row", "flax/nnx/nn/attention.py", BIAS_NAN),
     Cause("equinox", "the smallest number is written at masked keys: the mean of v", "equinox/nn/_attention.py", MEAN),
     Cause("haiku", "−1e30 is written at masked keys: the mean of v", "haiku/_src/attention.py", MEAN),
+    Cause("haiku", "with_bias is for all projections or for none", "haiku/_src/attention.py", r"biases used all together", after=True),
     Cause("keras_ops", "a mask becomes a large negative number: the mean of v", "keras/src/backend/torch/nn.py", MEAN),
     Cause("keras_ops", "a bias with is_causal is refused by torch", "keras/src/backend/torch/nn.py", REFUSED),
     Cause("keras_attention", "no scale unless use_scale, which learns one", "keras/src/layers/attention/attention.py", r"no default scale|a scale of 1\b"),
@@ -76,6 +77,8 @@ CAUSES: tuple[Cause, ...] = (
     Cause("x_transformers", "the smallest number is written where causal masks: the mean of v", "x_transformers/attend.py", MEAN),
     Cause("x_transformers", "the softmax of a float64 call in float32", "x_transformers/attend.py", r"float64.*float32"),
     Cause("x_transformers_flash", "causal aligned bottom-right", "x_transformers/attend.py", BOTTOM),
+    Cause("x_transformers_flash", "a row whose every score is NaN is zeros in torch", TORCH_FLASH, ZEROS, after=True),
+    Cause("x_transformers_flash", "torch adds −inf for a boolean mask: NaN where a masked score overflows", TORCH_MASK, LOST, after=True),
     Cause("x_transformers_zero_kv", "a key of zeros more in every softmax", "x_transformers/attend.py", r"one key more|1 is added to the sum|padding behind the last key counts"),
     Cause("x_transformers_zero_kv", "the softmax of a float64 call in float32", "x_transformers/attend.py", FLOAT32, after=True),
     Cause("x_transformers_clamped", "a softcap of 50 in every call", "x_transformers/attend.py", r"softcap of 50"),

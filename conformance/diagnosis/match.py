@@ -922,22 +922,23 @@ def _says(explanation: Explanation, left: Sequence[Failed]) -> bool:
 def _says_of_masked_rows(explanation: Explanation, left: Sequence[Failed]) -> bool:
     """Whether it explains NaN in just the fully masked rows of a single case: enough where no passed case contradicts.
 
-    All else that it explains has to be such a case too, in every dtype in which it fails.
+    All else that it explains has to be such a case too, in every dtype in which it fails, or one that has no other rows.
     """
     fits = explanation.fits.intersection(left)
     cases = {failed.case for failed in fits}
     alike = {failed for failed in left if failed.case in cases}  # the same case in other dtypes
-    return bool(fits) and alike <= explanation.fits and all(_lost_in_masked_rows(failed) for failed in fits)
+    lost = all(_lost_in_masked_rows(failed) for failed in fits)
+    return alike <= explanation.fits and lost and any(failed.partly_nan for failed in fits)
 
 
 def _lost_in_masked_rows(failed: Failed) -> bool:
-    """Whether the fully masked rows of the output are NaN, all of each, and other rows have numbers that are right."""
+    """Whether the fully masked rows of the output are NaN, all of each, and other rows, if there are any, are right."""
     output = failed.reply.results.get("output")
-    if failed.failure is not Failure.VALUE or failed.telling or not failed.partly_nan or output is None:
+    if failed.failure is not Failure.VALUE or failed.telling or output is None:
         return False
     lost, masked = np.isnan(output.astype(np.float64)), _masked_rows(failed, output.shape)
     wrong = next(c.outside for c in comparisons(*_judged_as(failed)) if c.name == "output")
-    return bool(np.array_equal(lost, masked) and np.array_equal(wrong, masked) and not masked.all())
+    return bool(np.array_equal(lost, masked) and np.array_equal(wrong, masked))
 
 
 def _masked_rows(failed: Failed, shape: tuple[int, ...]) -> np.ndarray:
