@@ -922,7 +922,7 @@ def _says(explanation: Explanation, left: Sequence[Failed]) -> bool:
 def _says_of_masked_rows(explanation: Explanation, left: Sequence[Failed]) -> bool:
     """Whether it explains NaN in just the fully masked rows of a single case: enough where no passed case contradicts.
 
-    All else that it explains has to be such a case too, in every dtype in which it fails, or one that has no other rows.
+    All else that it explains has to be such a case too, in every dtype in which it fails, or one without other rows.
     """
     fits = explanation.fits.intersection(left)
     cases = {failed.case for failed in fits}
