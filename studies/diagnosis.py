@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from attention_conformance.conformance.cases import AnyCase, every_case
-from attention_conformance.conformance.diagnosis.match import Explanation, Passed, diagnose
+from attention_conformance.conformance.diagnosis.explanation import Explanation, Passed
+from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.faults.trials import Failed
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Outcome, Result

@@ -12,7 +12,8 @@ from typing import Any
 from attention_conformance.conformance.cases import asked_serving_cases, every_case
 from attention_conformance.conformance.cases.envelopes import KINDS, Kind
 from attention_conformance.conformance.cases.fit import dtypes_for, fit
-from attention_conformance.conformance.diagnosis.match import Passed, diagnose
+from attention_conformance.conformance.diagnosis.explanation import Passed
+from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.faults import FAULTS, envelopes
 from attention_conformance.conformance.faults.trials import Failed, explains, trial
 from attention_conformance.impls.contract import Implementation

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attention_conformance.conformance.cases import every_case
-from attention_conformance.conformance.diagnosis.match import Passed, combined, diagnose
+from attention_conformance.conformance.diagnosis.explanation import Passed, combined
+from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.faults import FAULTS, Fault
 from attention_conformance.conformance.faults.trials import Failed, explains, trial
 from attention_conformance.conformance.judging.outcomes import Outcome

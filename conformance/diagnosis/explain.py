@@ -16,8 +16,10 @@ from typing import Any
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.cases import AnyCase, Case
 from attention_conformance.conformance.diagnosis.common_features import common_features_line
-from attention_conformance.conformance.diagnosis.match import Explanation, Passed, Words, diagnose
+from attention_conformance.conformance.diagnosis.explanation import Explanation, Passed
+from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.diagnosis.stage_errors import stage_errors, stage_lines
+from attention_conformance.conformance.diagnosis.unnamed import Words
 from attention_conformance.conformance.faults.trials import Failed
 from attention_conformance.conformance.judging.compare import compare
 from attention_conformance.conformance.judging.judge import judge

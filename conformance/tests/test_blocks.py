@@ -7,7 +7,8 @@ import pytest
 
 from attention_conformance.conformance.cases import all_cases
 from attention_conformance.conformance.cases.blocks import cases
-from attention_conformance.conformance.diagnosis.match import Passed, diagnose
+from attention_conformance.conformance.diagnosis.explanation import Passed
+from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.faults import FAULTS
 from attention_conformance.conformance.faults.registry import Fault
 from attention_conformance.conformance.faults.trials import Failed, trial

@@ -10,8 +10,9 @@ import pytest
 
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.diagnosis.candidates import candidates_of
+from attention_conformance.conformance.diagnosis.explanation import Explanation, combined
 from attention_conformance.conformance.diagnosis.forms import forms_of
-from attention_conformance.conformance.diagnosis.match import Explanation, combined, diagnose
+from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.faults import FAULTS
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.tests.test_diagnosis_match import called, sorted_out

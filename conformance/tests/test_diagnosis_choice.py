@@ -9,7 +9,8 @@ import pytest
 
 from attention_conformance.conformance.cases import AnyCase, asked_cases
 from attention_conformance.conformance.diagnosis import match
-from attention_conformance.conformance.diagnosis.match import Explanation, Passed, diagnose, examined
+from attention_conformance.conformance.diagnosis.explanation import Explanation, Passed
+from attention_conformance.conformance.diagnosis.match import diagnose, examined
 from attention_conformance.conformance.faults import FAULTS, Fault
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.faults.trials import Failed, trial

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.cases import every_case
-from attention_conformance.conformance.diagnosis.match import Explanation, Passed, diagnose
+from attention_conformance.conformance.diagnosis.explanation import Explanation, Passed
+from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.faults import FAULTS
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
 from attention_conformance.conformance.faults.trials import Failed, trial

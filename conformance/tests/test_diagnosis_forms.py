@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.cases import every_case
-from attention_conformance.conformance.diagnosis.match import diagnose, region, unwritten
+from attention_conformance.conformance.diagnosis.match import diagnose
+from attention_conformance.conformance.diagnosis.unnamed import region, unwritten
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.faults.trials import Failed, explains
 from attention_conformance.conformance.spec.sdpa import Expected

@@ -13,7 +13,8 @@ import pytest
 from attention_conformance.conformance.cases import AnyCase, every_case
 from attention_conformance.conformance.diagnosis.common_features import narrowing
 from attention_conformance.conformance.diagnosis.explain import explanation_text
-from attention_conformance.conformance.diagnosis.match import Explanation, Passed, combined, diagnose
+from attention_conformance.conformance.diagnosis.explanation import Explanation, Passed, combined
+from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.faults import FAULTS
 from attention_conformance.conformance.faults.models import mha, sdpa
 from attention_conformance.conformance.faults.models.mha import Layer, LayerCall

@@ -9,18 +9,12 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.cases import every_case
-from attention_conformance.conformance.diagnosis import match
+from attention_conformance.conformance.diagnosis import match, unnamed
+from attention_conformance.conformance.diagnosis.explanation import Explanation, Passed
 from attention_conformance.conformance.diagnosis.fitted import fitted
 from attention_conformance.conformance.diagnosis.forms import forms_of
-from attention_conformance.conformance.diagnosis.match import (
-    EITHER,
-    MANY,
-    Explanation,
-    Passed,
-    diagnose,
-    lowered,
-    possible,
-)
+from attention_conformance.conformance.diagnosis.match import MANY, diagnose
+from attention_conformance.conformance.diagnosis.unnamed import EITHER, lowered, possible
 from attention_conformance.conformance.faults import FAULTS
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
 from attention_conformance.conformance.faults.trials import Failed, trial
@@ -321,4 +315,4 @@ def test_masked_rows_that_hold_the_same_numbers_were_written() -> None:
     """Rows that hold other numbers each may never have been."""
     for make, repeats in ((SumWhereEmpty, True), (NoiseWhereEmpty, False)):
         failed, _ = judged(make, ("empty-all",))
-        assert all(match._repeats(each) is repeats for each in failed)
+        assert all(unnamed._repeats(each) is repeats for each in failed)

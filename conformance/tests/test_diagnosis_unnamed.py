@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.diagnosis.explanation import Explanation
 from attention_conformance.conformance.diagnosis.forms import forms_of
-from attention_conformance.conformance.diagnosis.match import Explanation, diagnose
+from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.faults.sdpa.validation import ValueHeadsUnchecked
 from attention_conformance.conformance.faults.trials import fails

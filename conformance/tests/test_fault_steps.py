@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.cases import every_case
-from attention_conformance.conformance.diagnosis.match import combined
+from attention_conformance.conformance.diagnosis.explanation import combined
 from attention_conformance.conformance.faults import FAULTS
 from attention_conformance.conformance.faults.models import steps
 from attention_conformance.conformance.faults.models.mha import Layer

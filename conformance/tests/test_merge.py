@@ -18,7 +18,8 @@ from attention_conformance.conformance.bounds import merge as bounds
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.cases.base import ALL_DTYPES, NUMPY_DTYPES
 from attention_conformance.conformance.cases.merge import cases, joined, sizes
-from attention_conformance.conformance.diagnosis.match import Passed, diagnose
+from attention_conformance.conformance.diagnosis.explanation import Passed
+from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.evidence.merge_variants import RIGHT, States
 from attention_conformance.conformance.faults.models.merge import Merging
 from attention_conformance.conformance.faults.registry import Fault, faults_of

@@ -16,7 +16,8 @@ from attention_conformance.conformance.cases.data import random_bias
 from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.cases.packed import PackedCase, PackedShape
 from attention_conformance.conformance.cases.store import CaseStore
-from attention_conformance.conformance.diagnosis.match import Passed, diagnose
+from attention_conformance.conformance.diagnosis.explanation import Passed
+from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.evidence.packed_variants import PACKED
 from attention_conformance.conformance.faults.kill_matrix import LEAST, judge_faults
 from attention_conformance.conformance.faults.registry import FAULTS, faults_of

@@ -171,9 +171,14 @@ def test_module_is_built_once_per_set_of_weights(monkeypatch: pytest.MonkeyPatch
     """The same tensors get the same module; other tensors, or the same changed in place, get one with their values."""
     arrays, options = problem("plain", "float32")
     given: dict[str, Any] = {name: tensors.put(array, "cpu") for name, array in arrays.items()}
-    built = []
+    built: list[Any] = []
     shape = modules._shape
-    monkeypatch.setattr(modules, "_shape", lambda *given: built.append(given) or shape(*given))
+
+    def counted(*given: Any) -> Any:
+        built.append(given)
+        return shape(*given)
+
+    monkeypatch.setattr(modules, "_shape", counted)
     first = modules.slow(**given, **options)
     assert torch.equal(modules.slow(**given, **options), first)
     assert len(built) == 1
@@ -187,7 +192,7 @@ def test_module_is_built_once_per_set_of_weights(monkeypatch: pytest.MonkeyPatch
 def test_no_module_is_built_again_where_layers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process of the bench times many layers in turns, each with several sets of weights."""
     arrays, options = problem("plain", "float32")
-    sets = [{name: tensors.put(array, "cpu") for name, array in arrays.items()} for _ in range(12)]
+    sets: list[dict[str, Any]] = [{n: tensors.put(array, "cpu") for n, array in arrays.items()} for _ in range(12)]
     for given in sets:
         modules.slow(**given, **options)
     monkeypatch.setattr(modules, "_shape", _forbidden)

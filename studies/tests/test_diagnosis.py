@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_conformance.conformance.diagnosis.match import Explanation
+from attention_conformance.conformance.diagnosis.explanation import Explanation
 from attention_conformance.conformance.faults import FAULTS
 from attention_conformance.conformance.faults.trials import Failed
 from studies import diagnosis, library_functions

@@ -1,0 +1,139 @@
+"""Explanations: a cause of failures, what it explains, and how it is held against the cases that passed."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from attention_conformance.conformance.cases import AnyCase
+from attention_conformance.conformance.diagnosis.common_features import narrowing
+from attention_conformance.conformance.faults.models.mha import Layer
+from attention_conformance.conformance.faults.models.sdpa import Attention, Model
+from attention_conformance.conformance.faults.models.varlen import Packed
+from attention_conformance.conformance.faults.registry import Fault
+from attention_conformance.conformance.faults.trials import Failed, explains, fails
+from attention_conformance.impls.calls import Reply
+from attention_conformance.impls.contract import Profile
+
+#: Cases that an explanation may fit by chance.
+FEW = 3
+
+#: Failures that causes are searched on.
+MOST = 80
+
+#: Passed cases that may speak against an explanation, the smallest first.
+WITNESSES = 200
+
+#: Numbers in the words of an exception, which differ from call to call.
+NUMBERS = re.compile(r"\d+")
+
+#: Mistakes that were found, and failures, on which each further mistake is tried together with one of them.
+BESIDE = 3
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A case that passed."""
+
+    case: AnyCase
+    dtype: str
+    profile: Profile
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A cause: one mistake, or two together, the failures that it gives, and the passed cases that contradict it."""
+
+    faults: tuple[Fault, ...]
+    fits: frozenset[Failed]
+    #: Passed cases that the fault would fail, in the calls that it is narrowed to.
+    against: tuple[Passed, ...] = ()
+    #: What the calls have in which it happens, in words; () for all.
+    only: tuple[str, ...] = ()
+
+    @property
+    def contradicted(self) -> int:
+        """How many passed cases it would fail."""
+        return len(self.against)
+
+    def fit(self, failed: Failed) -> bool:
+        """Whether it explains a failure, one that was not looked at when it was found too."""
+        make = combined(self.faults)
+        return failed in self.fits or (make is not None and explains(make, failed))
+
+    @property
+    def title(self) -> str:
+        """What is wrong, in words."""
+        what = " together with ".join(f"“{fault.title}{self._windows(fault)}”" for fault in self.faults)
+        return f"{what}, only {' and '.join(self.only)}" if self.only else what
+
+    def _windows(self, fault: Fault) -> str:
+        """That windows move with the diagonal of a causal mask, where calls that are not causal show it."""
+        options = [failed.case.options for failed in self.fits]
+        moved = any(each.get("window") is not None and not each.get("is_causal") for each in options)
+        if not moved or not _moves_diagonal(fault.make) or "window" in fault.title:
+            return ""
+        return ", windows from the bottom right too" if "bottom-right" in fault.title else ", and windows with it"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the faults."""
+        return tuple(fault.name for fault in self.faults)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where it happened before, one thread of each fault in turn."""
+        turns = itertools.zip_longest(*(fault.sources for fault in self.faults))
+        return tuple(dict.fromkeys(source for turn in turns for source in turn if source))
+
+
+def wording(failed: Failed) -> str:
+    """The words of an exception without their numbers, which differ from call to call."""
+    return NUMBERS.sub("…", failed.reply.text)
+
+
+def judged_as(failed: Failed) -> tuple[Reply, AnyCase, str, Profile]:
+    """What the judge's comparisons of a failure are made of."""
+    return failed.reply, failed.case, failed.dtype, failed.profile
+
+
+def weighed(explanation: Explanation, passed: Sequence[Passed]) -> Explanation:
+    """An explanation with the passed cases that contradict it, narrowed to the calls that its failures share."""
+    make = combined(explanation.faults)
+    if make is None:
+        return explanation
+    against = [p for p in passed[:WITNESSES] if fails(make, p.case, p.dtype, p.profile)]
+    if not against:
+        return explanation
+    fits = [(f.case, f.dtype) for f in explanation.fits]
+    only, kept = narrowing(fits, [(p.case, p.dtype) for p in against])
+    return replace(explanation, only=only, against=tuple(against[n] for n in kept))
+
+
+def _moves_diagonal(make: type[Model]) -> bool:
+    """Whether rows stand at other keys, for all that counts from there."""
+    attention = make.attention if issubclass(make, (Layer, Packed)) else make
+    names = ("default_offset", "offset", "diagonal")
+    return issubclass(attention, Attention) and any(getattr(attention, n) is not getattr(Attention, n) for n in names)
+
+
+def combined(faults: Sequence[Fault]) -> type[Model] | None:
+    """A model with all these faults, or None where one is a form of the other, or is of another operator."""
+    made = [fault.make for fault in faults]
+    if len(made) == 1:
+        return made[0]
+    if len({make.operator for make in made}) > 1 or any(issubclass(a, b) for a, b in itertools.permutations(made, 2)):
+        return None
+    within = {make.attention for make in made if issubclass(make, (Layer, Packed))} - {Attention}
+    try:
+        return type("Combined", tuple(made), {"attention": _merged(within)} if within else {})
+    except TypeError:  # their orders of methods contradict each other
+        return None
+
+
+def _merged(attentions: Iterable[type[Attention]]) -> type[Attention]:
+    """The attention of a layer that has several faulty ones.  Raises TypeError where they contradict each other."""
+    classes = sorted(attentions, key=lambda each: (-len(each.__mro__), each.__name__))  # forms of a class before it
+    return classes[0] if len(classes) == 1 else type("Combined", tuple(classes), {})
