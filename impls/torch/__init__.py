@@ -36,8 +36,8 @@ def _entry(name: str, target: str, summary: str, profiles: dict[str, Profile], *
         requires=("torch", "ml_dtypes"),
         profiles=profiles,
         summary=summary,
-        # What Dynamo traces and takes seconds for is judged beside the rest, in a process of its own.
-        worker="torch-dynamo" if "case_seconds" in fields else "",
+        # What Dynamo traces takes seconds, and is judged beside the rest, in two processes of its own.
+        worker="" if "case_seconds" not in fields else "torch-flex" if target.startswith("flex:") else "torch-dynamo",
         **fields,
     )
 
