@@ -516,6 +516,10 @@ def _speaks(failed: Failed) -> bool:
 
 
 def _convincing(explanation: Explanation, failures: Sequence[Failed]) -> bool:
-    """Whether it is worth saying although cases passed that would fail with it: then it happens only sometimes."""
+    """Whether it is worth saying although cases passed that would fail with it: then it happens only sometimes.
+
+    NaN alone does not convince, as many mistakes give it.
+    """
     values = [failed for failed in failures if failed.failure is Failure.VALUE]
-    return 2 * len(explanation.fits.intersection(values)) > len(failures)
+    told = any(failed.telling for failed in explanation.fits)
+    return told and 2 * len(explanation.fits.intersection(values)) > len(failures)

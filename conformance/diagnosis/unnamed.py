@@ -350,6 +350,8 @@ def unwritten(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Expl
     if 2 * len(kept) > len(some):
         return []
     title = f"{words} numbers that no mistake gives, and all else is right: perhaps that part is never written"
+    if all(_zeros(failed) for failed in some):
+        title = f"{words} zeros, and all else is right"
     fault = Fault("unwritten", some[0].case.clauses[0], title, (), Words)
     return [Explanation((fault,), frozenset(some), tuple(have[n] for n in kept), only if have else ())]
 
@@ -378,6 +380,12 @@ def empty(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[P
             title = f"outputs of calls {words} hold numbers that no mistake gives: perhaps they are never written"
             fault = Fault("unwritten", some[0].case.clauses[0], title, (), Words)
             yield Explanation((fault,), frozenset(some))
+
+
+def _zeros(failed: Failed) -> bool:
+    """Whether all that is wrong in an output is 0."""
+    wrong = next(c.outside for c in comparisons(*judged_as(failed)) if c.name == "output")
+    return not failed.reply.results["output"][wrong].any()
 
 
 def _repeats(failed: Failed) -> bool:
