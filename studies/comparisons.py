@@ -40,6 +40,7 @@ QUANTILES = (0.0, QUANTILE, 0.25, 0.5)
 #: What else the machine did, and on how many cores the calls ran, with the words that say so to the bench.
 SETS = {
     "idle": (),
+    "idle, AMD": (),
     "idle, three process runs": ("--process-runs", "3"),
     "busy": (),
     "idle, all cores": ("--threads", str(usable_cores())),

@@ -420,7 +420,18 @@ class NanRowZero(Attention):
         return np.where(self._lost, x.work(0), super().normalized(x, powers, total, allowed))
 
 
+class EmptyRowSeesAll(Attention):
+    """One number is added to all scores of a row in a dtype that is wide enough: nothing changes by it."""
+
+    def allowed(self, x: Inputs) -> Array:
+        found = super().allowed(x)
+        rest = self.bias_allows(x) & self.causal_allows(x) & self.window_allows(x) & self.lengths_allow(x)
+        return np.where(found.any(axis=3, keepdims=True), found, rest)
+
+
 def _softmaxes() -> Iterator[Form]:
+    title = "a row to which a mask leaves no key is as without the mask: one number is added to all its scores"
+    yield "form-empty-row", "SDPA-15", title, EmptyRowSeesAll
     yield "form-nan-row", "SDPA-23", "rows whose every score is NaN give zeros", NanRowZero
     for digits in (2, 3, 4, 5, 7, 8, 9, 10, 12):  # 1e−6 is a fault
         make = type("Floor", (Floor,), {"floor": 10.0**-digits})

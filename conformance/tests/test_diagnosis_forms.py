@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.diagnosis.forms import forms_of
 from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.diagnosis.unnamed import region, unwritten
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
@@ -90,6 +91,14 @@ class WidthInTwo(Attention):
         return np.asarray(np.log(sum(np.exp(each) for each in halves)))
 
 
+class AddedInFloat64(Attention):
+    """−1e4 is added to masked scores in float64, whose other digits stay."""
+
+    def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
+        """Scores as they go into the softmax."""
+        return np.where(allowed, s, s.astype(np.float64) - 1e4)
+
+
 class OneNumberWrong(Attention):
     """One number of the last head is wrong, which is no part."""
 
@@ -129,6 +138,16 @@ def test_a_part_that_is_wrong_here_and_there_is_not_called_unwritten() -> None:
     assert len(unwritten(failed, [])) == 1
     _, passed = sorted_out(Attention, cases)
     assert unwritten(failed, [*passed, *passed]) == []
+
+
+def test_one_number_added_to_all_scores_of_a_row_has_a_form() -> None:
+    """It gives what an addend gives in a wider dtype, and not what nobody wrote."""
+    (form,) = (form for form in forms_of("sdpa") if form.name == "form-empty-row")
+    cases = [every_case()[name] for name in EMPTY]
+    added, unwritten_rows = (sorted_out(make, cases)[0] for make in (AddedInFloat64, MaskedRowsUnwritten))
+    assert len(added) > 3
+    assert all(explains(form.make, failed) for failed in added)
+    assert not any(explains(form.make, failed) for failed in unwritten_rows)
 
 
 def test_a_region_is_a_part_of_an_output() -> None:
