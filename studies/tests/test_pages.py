@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from attention_conformance.bench.analysis import fits
+from attention_conformance.bench.analysis.statistics import CONFIDENCE
 from attention_conformance.bench.output.document import COST, IDLE
-from attention_conformance.reports.compare.agreement import PERFECT
 from studies import cold_cache, comparisons, interference, memory, overhead
 from studies.__main__ import main, names, study
 from studies.common import DATA, Study
@@ -37,21 +37,22 @@ def test_taking_turns_changes_no_time_by_more_than_two_percent() -> None:
     assert all(each[interference.STOPPED] <= IDLE for each in batches["idle"].values())
 
 
-def _apart(machine: str) -> float:
-    """Share of the cells that do not agree, of all pairs of the runs of a machine."""
+def _agreeing(machine: str) -> float:
+    """Share of the cells that agree, of all pairs of the runs of a machine."""
     pairs = [pair for both in comparisons.agreements(comparisons.STUDY.kept()["sets"][machine]) for pair in both]
     assert len(pairs) > 1000
-    return sum(not pair.agrees for pair in pairs) / len(pairs)
+    return sum(pair.agrees for pair in pairs) / len(pairs)
 
 
-def test_two_runs_of_the_quick_preset_agree() -> None:
-    """But for twice the share of cells that two perfect runs have at most: the rest is what the machine changed."""
-    assert _apart("idle") <= 2 * PERFECT
+@pytest.mark.parametrize("machine", ["idle", "idle, AMD", "idle, three process runs"])
+def test_two_runs_of_the_quick_preset_agree(machine: str) -> None:
+    """As often as 95 % intervals promise; what perfect runs have beyond that goes where a machine changes as a whole."""
+    assert _agreeing(machine) >= CONFIDENCE
 
 
 def test_runs_beside_other_work_do_not_agree() -> None:
     """The same rule rejects what the intervals do not cover."""
-    assert _apart("busy") > 2 * PERFECT
+    assert _agreeing("busy") < CONFIDENCE
 
 
 def test_the_protocol_costs_less_than_two_percent() -> None:
