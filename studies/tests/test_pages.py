@@ -46,7 +46,7 @@ def _agreeing(machine: str) -> float:
 
 @pytest.mark.parametrize("machine", ["idle", "idle, AMD", "idle, three process runs"])
 def test_two_runs_of_the_quick_preset_agree(machine: str) -> None:
-    """As often as 95 % intervals promise; what perfect runs have beyond that goes where a machine changes as a whole."""
+    """As often as 95 % intervals promise; what perfect runs have beyond that, machines take that change as a whole."""
     assert _agreeing(machine) >= CONFIDENCE
 
 
