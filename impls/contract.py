@@ -196,7 +196,7 @@ class Implementation:
 
     @property
     def process(self) -> str:
-        """Name of the worker process that runs it: one per library, and one per plug-in."""
+        """Name of the worker process that runs it: its ``worker``, or else one per library and one per plug-in."""
         return self.worker or (self.name if self.folder else self.requires[0])
 
 

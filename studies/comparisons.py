@@ -17,13 +17,14 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from attention_conformance.bench.analysis.statistics import Verdict, of_process_runs
+from attention_conformance.bench.analysis.statistics import Interval, Verdict, of_process_runs
 from attention_conformance.impls import compressed
 from attention_conformance.impls.process.threads import usable_cores
 from attention_conformance.reports.compare import machines
@@ -37,7 +38,7 @@ from studies.common import Measured, Study, Unfit, markdown, sentence
 #: Quantiles of the calls of a process run, of which the one that is used is one.
 QUANTILES = (0.0, QUANTILE, 0.25, 0.5)
 
-#: What else the machine did, and on how many cores the calls ran, with the words that say so to the bench.
+#: What else the machine did, which machine it was, and on how many cores the calls ran, with the words for the bench.
 SETS = {
     "idle": (),
     "idle, AMD": (),
@@ -255,6 +256,12 @@ def agreements(runs: Sequence[Mapping[str, Any]]) -> list[list[Pair]]:
     ]
 
 
+def _without_the_whole(pairs: Sequence[Pair]) -> list[Pair]:
+    """The cells of a pair of runs, without the median factor that all have in common."""
+    factor = math.exp(float(np.median([math.log(pair.other.value / pair.one.value) for pair in pairs])))
+    return [Pair(each.name, Interval(*(factor * end for end in astuple(each.one))), each.other) for each in pairs]
+
+
 def agreement(found: Measured) -> str:
     """Markdown: how far the runs of each machine agree within their intervals."""
     rows = []
@@ -271,10 +278,18 @@ def agreement(found: Measured) -> str:
             f"{sum(agreeing)} of {len(agreeing)}",
             f"{_mean(agreeing):.1%}",
             f"{min(agree):.1%}",
+            f"{_mean([pair.agrees for each in both for pair in _without_the_whole(each)]):.1%}",
         ]
         rows.append([name, *told, f"{spread:.1%}", f"{math.expm1(np.median(apart)):.1%}"])
-    heads = ["machine", "runs, pairs of them", "cells that agree", "share", "least of a pair"]
-    heads += ["half of the intervals are within", "half of the medians differ by at most"]
+    heads = [
+        "machine",
+        "runs, pairs of them",
+        "cells that agree",
+        "share",
+        "least of a pair",
+        "share without the whole",
+    ]
+    heads += ["share without the whole", "half of the intervals are within", "half of the medians differ by at most"]
     return markdown(heads, rows)
 
 

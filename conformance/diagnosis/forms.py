@@ -425,8 +425,7 @@ class EmptyRowSeesAll(Attention):
 
     def allowed(self, x: Inputs) -> Array:
         found = super().allowed(x)
-        rest = self.bias_allows(x) & self.causal_allows(x) & self.window_allows(x) & self.lengths_allow(x)
-        return np.where(found.any(axis=3, keepdims=True), found, rest)
+        return np.where(found.any(axis=3, keepdims=True), found, super().allowed(replace(x, mask=None)))
 
 
 def _softmaxes() -> Iterator[Form]:

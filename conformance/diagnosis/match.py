@@ -66,7 +66,6 @@ FORMED = 3 * TRIED
 #: Cases that are left of which a known mistake has to explain more than one: one of them it fits by chance.
 MANY = 20
 
-
 #: How often causes are searched again with failures that those found do not give.
 AGAIN = 4
 
@@ -76,10 +75,8 @@ IN_WORDS = (Failure.ERROR, Failure.DTYPE)
 #: Failed cases that pairs of faults are searched for, one after the other, until a pair fits.
 PAIRED = 4
 
-
 #: Pairs of faults that are tried on one failure.
 PAIRS = 3000
-
 
 #: Forms that are tried on top of a mistake that was found.
 ON_TOP = ("form-bottom-right", "form-addend")

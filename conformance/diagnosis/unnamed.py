@@ -406,7 +406,7 @@ def _output_shape(each: Passed) -> tuple[int, ...]:
 
 def _confined(failed: Failed, words: str, *, whole: bool = False) -> bool:
     """Whether the wrong elements of a failure are in a part of its output, and are most of it."""
-    wrong = {c.name: c.outside for c in comparisons(failed.reply, failed.case, failed.dtype, failed.profile)}
+    wrong = {c.name: c.outside for c in comparisons(*judged_as(failed))}
     output = wrong.pop("output", np.zeros(0, bool))
     if any(each.any() for each in wrong.values()) or not output.any():
         return False

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.cases import every_case
-from attention_conformance.conformance.diagnosis.explanation import Explanation
+from attention_conformance.conformance.diagnosis import match, unnamed
+from attention_conformance.conformance.diagnosis.explanation import Explanation, Passed, combined
 from attention_conformance.conformance.diagnosis.forms import forms_of
 from attention_conformance.conformance.diagnosis.match import diagnose
+from attention_conformance.conformance.faults import FAULTS
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.faults.sdpa.validation import ValueHeadsUnchecked
 from attention_conformance.conformance.faults.trials import fails
@@ -71,6 +73,50 @@ def test_nan_where_a_masked_score_overflows_is_named() -> None:
 def test_nan_in_parts_of_rows_is_no_overflow() -> None:
     """A score loses a row as a whole, and where no score overflows none."""
     assert "overflows" not in titles(said(SomeRowsLost, MASKS))
+
+
+def test_a_product_that_overflows_before_the_scale_is_no_score_that_does() -> None:
+    """That is a mistake of its own, which is named where it gives the results."""
+    for name, whether in (("masked-largest-values-half", True), ("range-product-overflows-width-20-causal", False)):
+        assert unnamed._overflowing(Passed(every_case()[name], "float16", Profile.WIDE)).any() == whether
+
+
+def test_nan_alone_does_not_outweigh_passed_cases() -> None:
+    """Two mistakes that both give NaN are said, and not one that gives both and would fail what passes."""
+    both = combined([FAULTS["empty-row-nan"], FAULTS["fill-before-scale"]])
+    assert both is not None
+    masked = ("mask", "mask-one-query", "empty-all", "empty-row", "empty-row-last")
+    found = titles(said(both, (*masked, "scale-negative-mask", "scale-zero-mask")))
+    assert "NaN in fully masked rows" in found
+    assert "the sign of the fill" not in found
+
+
+def test_a_case_without_other_rows_counts_beside_one_that_has_them() -> None:
+    """NaN in all rows of a case whose rows are all masked is NaN in just the masked rows, and alone says nothing."""
+    fault = FAULTS["empty-row-nan-by-bias"]
+    cases = [every_case()[name] for name in ("bias-minus-inf-row", "bias-minus-inf-all")]
+    failed, _ = sorted_out([(case, "float32", called(fault.make(), case, "float32")) for case in cases])
+    _, every_row = failed
+    assert match._says_of_masked_rows(Explanation((fault,), frozenset(failed)), failed)
+    assert not match._says_of_masked_rows(Explanation((fault,), frozenset([every_row])), [every_row])
+
+
+class LastHeadZero(Attention):
+    """The last head of the output is never computed, and its memory is cleared."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        """The output as it is returned."""
+        output = super().stored(x, output)
+        output[:, -1] = 0
+        return output
+
+
+def test_a_part_that_holds_zeros_is_said_to_hold_zeros() -> None:
+    """Memory that nobody wrote holds anything."""
+    cases = [every_case()[name] for name in ("plain", "mask", "scale-negative", "causal-more-keys")]
+    failed, _ = sorted_out([(case, "float32", called(LastHeadZero(), case, "float32")) for case in cases])
+    (one,) = unnamed.unwritten(failed, [])
+    assert "the last head holds zeros" in one.title
 
 
 class NeverWritten(Attention):
