@@ -289,7 +289,7 @@ def agreement(found: Measured) -> str:
         "least of a pair",
         "share without the whole",
     ]
-    heads += ["share without the whole", "half of the intervals are within", "half of the medians differ by at most"]
+    heads += ["half of the intervals are within", "half of the medians differ by at most"]
     return markdown(heads, rows)
 
 
