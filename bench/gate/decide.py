@@ -23,7 +23,7 @@ from attention_conformance.bench.validity.cheating import Job
 from attention_conformance.bench.validity.checks import Invalid, Unstable, cause_of_first_call, repeated
 from attention_conformance.conformance.cases.base import Case
 from attention_conformance.conformance.judging.judge import judge, unanswered
-from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.run_case import blank_of, request
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import BUILT_INSIDE, Reply, Request
@@ -251,6 +251,8 @@ class Gate:
                 return None
             unstable = "unstable: " if isinstance(found, Unstable) else ""
             self._because(kind, f"{unstable}{found.text}", one, found.clause)
+            if reply.changed and result.failure is not Failure.STATE:  # of a precision the numbers are wrong by it
+                self._because(Failure.STATE.value, "; ".join(reply.changed), one)
         if len(self.reasons) > before:
             return None
         self._remember(reply, one)
