@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -166,6 +167,42 @@ def test_processes_of_one_core_get_ready_on_different_ones() -> None:
         using.close()
     assert sorted(ready for ready, _ in found) == [[*first], [*second]]
     assert [now for _, now in found] == [[*first]] * 2
+
+
+@pytest.mark.skipif(len(threads.near()) < 2, reason="needs two cores")
+def test_tasks_have_a_process_and_a_core_each_and_times_are_taken_on_the_first() -> None:
+    """At the same time: each waits for the other.  Later all are on the first core."""
+    first, second = threads.places(1)[:2]
+    using = Pool(cores=1, process_of=process_of, always=False)
+    both, found = threading.Barrier(2, timeout=60), {}
+
+    def task(each: Implementation) -> None:
+        both.wait()
+        found[each.name] = using.call(each, f"{MODULE}:cores", timeout=60)[1]
+
+    try:
+        for each in (ONE, OTHER):
+            using.call(each, "os:getpid", timeout=60)
+        using.side_by_side([(each, partial(task, each)) for each in (ONE, OTHER)])
+        now = [using.call(each, f"{MODULE}:cores", timeout=60)[1] for each in (ONE, OTHER)]
+    finally:
+        using.close()
+    assert sorted(found.values()) == [[*first], [*second]]
+    assert now == [[*first]] * 2
+
+
+def test_a_task_whose_process_is_not_there_is_not_run_and_what_one_raises_is_raised(pool: Processes) -> None:
+    """A process that a task started would end with its thread; the other tasks are run to their end."""
+    pool.call(ONE, "os:getpid", timeout=60)
+    pids: list[int] = []
+
+    def fails() -> None:
+        pids.append(pool.call(ONE, "os:getpid", timeout=60))
+        raise KeyError("of the task")
+
+    with pytest.raises(KeyError, match="of the task"):
+        pool.side_by_side([(ONE, fails), (OTHER, lambda: pids.append(0))])
+    assert pids == [pool.pid(ONE)]
 
 
 def test_what_cannot_be_imported_is_left_to_the_first_job(pool: Processes) -> None:

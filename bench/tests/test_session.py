@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Sequence
+import signal
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from attention_conformance.bench.tests.measured import QUICK, cell, outcomes
 from attention_conformance.bench.timing.budget import USABLE
 from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.timing.progress import Progress
-from attention_conformance.bench.timing.protocol import Protocol
+from attention_conformance.bench.timing.protocol import Live, Protocol
 from attention_conformance.bench.timing.session import Rounds, Session
 from attention_conformance.bench.validity.outcomes import INVALID, SKIPPED, TIMED, Cell, Outcome, ProcessRun
 from attention_conformance.conformance.targets import Target
@@ -39,6 +41,11 @@ def again(q: Any, k: Any, v: Any) -> np.ndarray:
     return attention(q, k, v)
 
 
+def wrong(q: Any, k: Any, v: Any) -> np.ndarray:
+    """A hundredth too much."""
+    return attention(q, k, v) * np.float32(1.01)
+
+
 #: Calls that the one below has got.
 CALLS: list[int] = []
 
@@ -47,6 +54,12 @@ def wrong_in_time(q: Any, k: Any, v: Any) -> np.ndarray:
     """Right for the first process run's dozens of calls, and wrong after a while."""
     CALLS.append(1)
     return attention(q, k, v) * (1 if len(CALLS) < 100 else np.float32(1.01))
+
+
+def dies(q: Any, k: Any, v: Any) -> np.ndarray:
+    """Take the process with it."""
+    os.kill(os.getpid(), signal.SIGABRT)
+    return attention(q, k, v)
 
 
 class Checkpoint:
@@ -85,6 +98,43 @@ def test_a_cell_that_is_invalid_in_a_later_process_run_has_no_timing() -> None:
     assert (wrong.kind, wrong.clause) == (INVALID, "SDPA-25")
     assert len(wrong.process_runs) < 4
     assert (right.kind, len(right.process_runs)) == (TIMED, 4)
+
+
+def test_cells_of_a_process_that_dies_when_one_is_opened_are_opened_again() -> None:
+    """Those before it and those after it, though they were opened beside another process; only it is invalid."""
+    shared = [cell(one, SHORT, worker="shared") for one in (attention, dies, again)]
+    found = outcomes(*shared, cell(attention, LONG, worker="alone"), cell(wrong_in_time, SHORT), in_process=False)
+    kinds = [found[one].kind for one in shared]
+    assert kinds == [TIMED, INVALID, TIMED]
+    assert found[shared[1]].clause == "crashed"
+    assert [len(found[one].process_runs) for one in shared] == [1, 0, 1]
+
+
+def test_cells_are_opened_side_by_side_and_what_that_raises_is_theirs() -> None:
+    """Each once, before the first batch; one that is wrong at its first call is invalid, and the others are timed."""
+    cells = [cell(attention, SHORT), cell(wrong, SHORT), cell(again, SHORT)]
+    using = planned(cells).protocol
+    opened: list[str] = []
+    really = using.open
+
+    def recorded(cell: Cell) -> Live:
+        opened.append(cell.target.implementation.name)
+        return really(cell)
+
+    def side_by_side(tasks: Sequence[tuple[Implementation, Callable[[], None]]]) -> None:
+        for _, task in tasks:
+            task()
+
+    using.open = recorded  # type: ignore[method-assign]
+    ended: dict[Cell, Outcome] = {}
+    rounds = Rounds(using, dict.fromkeys(cells, Outcome()), random.Random(1), ended.__setitem__, side_by_side)  # noqa: S311
+    rounds.run(cells)
+    assert sorted(opened) == ["again", "attention", "wrong"]
+    assert {one.target.implementation.name: ended[one].kind for one in cells} == {
+        "attention": TIMED,
+        "wrong": INVALID,
+        "again": TIMED,
+    }
 
 
 def test_what_was_measured_before_is_not_measured_again() -> None:

@@ -7,6 +7,7 @@ always works after the same other one.
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from attention_conformance.bench.validity.outcomes import (
     Outcome,
     Skipped,
 )
+from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.process import limits
 
 
@@ -43,12 +45,15 @@ class Rounds:
     order: random.Random
     #: Is told of each cell when its process run has ended.
     ended: Callable[[Cell, Outcome], None]
+    #: Runs tasks that each have the process of an implementation to themselves, at the same time where cores are free.
+    side_by_side: Callable[[Sequence[tuple[Implementation, Callable[[], None]]]], None] = lambda tasks: None
     _live: dict[Cell, Live] = field(default_factory=dict)
 
     def run(self, cells: Sequence[Cell]) -> None:
         """Open the cells, and make rounds until each has ended."""
+        early = self._opened(cells)
         for cell in cells:
-            self._attempt(cell, self._open)
+            self._attempt(cell, lambda cell: self._take(cell, early.get(cell)))
         while self._live:
             order = [*self._live]
             self.order.shuffle(order)
@@ -73,6 +78,32 @@ class Rounds:
         if record is None or (earlier.process_runs and not record.seen):
             return replace(earlier, kind=INVALID, clause=error.clause, reason=error.text)
         return Outcome(KNOWN_DEVIATION, record.clause, f"{record.instead} [{record.id}]")
+
+    def _opened(self, cells: Sequence[Cell]) -> dict[Cell, Live | Exception]:
+        """What opening gave or raised, of cells of different processes at the same time; of some cells nothing."""
+        found: dict[Cell, Live | Exception] = {}
+
+        def each(cells: Sequence[Cell]) -> None:
+            for cell in cells:
+                try:
+                    found[cell] = self.protocol.open(cell)
+                except (Skipped, Invalid) as error:
+                    found[cell] = error
+                    if getattr(error, "clause", "") in DIED:
+                        return  # the others of this process are opened in the next one
+
+        processes: dict[str, list[Cell]] = {}
+        for cell in cells:
+            processes.setdefault(process_of(cell.target.implementation), []).append(cell)
+        self.side_by_side(
+            [(those[0].target.implementation, functools.partial(each, those)) for those in processes.values()]
+        )
+        return found
+
+    def _take(self, cell: Cell, early: Live | Exception | None) -> None:
+        if isinstance(early, Exception):
+            raise early
+        self._live[cell] = early or self.protocol.open(cell)
 
     def _open(self, cell: Cell) -> None:
         self._live[cell] = self.protocol.open(cell)
@@ -159,7 +190,7 @@ class Session:
         for part in self._parts(admitted):
             started = time.perf_counter()
             self.processes.start(cell.target.implementation for cell in part)
-            Rounds(self.protocol, self.outcomes, order, ended).run(part)
+            Rounds(self.protocol, self.outcomes, order, ended, self.processes.side_by_side).run(part)
             self.progress.spent(part, time.perf_counter() - started)
 
     def _parts(self, cells: Sequence[Cell]) -> Iterator[list[Cell]]:

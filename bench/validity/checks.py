@@ -9,6 +9,7 @@ whole: those of its weights are sums over everything.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -373,18 +374,21 @@ class References:
         self._inputs = CaseStore()  # of one workload and dtype
         self._workload: tuple[Workload, str] | None = None
         self._expected = CaseStore(KEPT)
+        self._lock = threading.Lock()  # cells of different processes are opened at the same time
 
     def call(self, target: Target, workload: Workload, number: int) -> Call:
         """The call with the first input set or with a fresh one.  Those of one workload and dtype are kept."""
-        if self._workload != (workload, target.dtype):
-            self._inputs, self._workload = CaseStore(), (workload, target.dtype)
-        inputs = self._made(workload, target.dtype, number)
+        with self._lock:
+            if self._workload != (workload, target.dtype):
+                self._inputs, self._workload = CaseStore(), (workload, target.dtype)
+            inputs = self._made(workload, target.dtype, number)
         return Call(workload, *inputs, target.dtype, target.implementation.profile(target.dtype), number)
 
     def expect(self, call: Call, seed: int) -> tuple[Part, ...]:
         """``expect``, computed once."""
         key = (call.workload, call.dtype, call.profile, call.number, seed)
-        parts: tuple[Part, ...] = self._expected.get(key, lambda: expect(call, seed))
+        with self._lock:
+            parts: tuple[Part, ...] = self._expected.get(key, lambda: expect(call, seed))
         return parts
 
     def _made(self, workload: Workload, dtype: str, number: int) -> Inputs:

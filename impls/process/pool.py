@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -540,25 +540,69 @@ class Pool:
         workers = [worker for name in missing if isinstance(worker := self._runners[name], Worker)]
         for number, worker in enumerate(workers):
             worker.start(number)  # by this thread: they end with the one that started them
+
+        def ready(worker: Worker, implementation: Implementation) -> None:
+            try:
+                worker.call(self._ready, implementation, timeout=IMPORT_TIMEOUT)
+            except Exception:  # of an import too, whatever it is
+                worker.close()
+
+        self._on_free_places(
+            [
+                (worker, functools.partial(ready, worker, each))
+                for worker, each in zip(workers, missing.values(), strict=True)
+            ]
+        )
+
+    def side_by_side(self, tasks: Sequence[tuple[Implementation, Callable[[], None]]]) -> None:
+        """Run tasks at the same time, of which each has the process of an implementation to itself, and a place.
+
+        As many as there are places for them; none where there is one place, where a process may use all cores.  Those
+        whose process is not there are not run, as it would end with the thread that starts it.
+
+        Parameters
+        ----------
+        tasks
+            Each with the implementation whose process it uses.
+
+        Raises
+        ------
+        Exception
+            What the first of the tasks raises that does, once all have ended.
+        """
+        found = [(self._runner(implementation), task) for implementation, task in tasks]
+        if self._places > 1:
+            self._on_free_places(
+                [(runner, task) for runner, task in found if isinstance(runner, Worker) and not runner.fresh]
+            )
+
+    @property
+    def _places(self) -> int:
+        """How many processes may work at the same time without sharing a core."""
+        return len(threads.places(self._cores)) if self._cores else usable_cores()
+
+    def _on_free_places(self, tasks: Sequence[tuple[Worker, Callable[[], None]]]) -> None:
+        """Run each task while its worker is on a place that is free; then all are on the first one, as for timing."""
         free: queue.SimpleQueue[int] = queue.SimpleQueue()
-        many = len(threads.places(self._cores)) if self._cores else usable_cores()
-        for place in range(many):
+        for place in range(self._places):
             free.put(place)
 
-        def run(worker: Worker, implementation: Implementation) -> None:
-            place = free.get()
+        def run(worker: Worker, task: Callable[[], None]) -> None:
+            place, started = free.get(), worker.started
             try:
                 if self._cores:
                     worker.move(place)
-                worker.call(self._ready, implementation, timeout=IMPORT_TIMEOUT)
-                worker.move()
-            except Exception:  # of an import too, whatever it is
-                worker.close()
+                task()
             finally:
+                if worker.started != started:  # by this thread, with which it ends
+                    worker.close()
+                elif not worker.fresh:
+                    worker.move()
                 free.put(place)
 
-        with ThreadPoolExecutor(many) as executor:
-            list(executor.map(run, workers, missing.values()))
+        with ThreadPoolExecutor(self._places) as executor:
+            for ran in [executor.submit(run, *each) for each in tasks]:
+                ran.result()
 
     def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
         """Run a job (``module:function``) in the implementation's process.
