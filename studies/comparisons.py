@@ -29,7 +29,16 @@ from attention_conformance.impls import compressed
 from attention_conformance.impls.process.threads import usable_cores
 from attention_conformance.reports.compare import machines
 from attention_conformance.reports.compare.agreement import Pair
-from attention_conformance.reports.compare.effects import CHANGED, QUANTILE, Cell, Effects, effects, settle
+from attention_conformance.reports.compare.effects import (
+    CHANGED,
+    HALF,
+    QUANTILE,
+    Cell,
+    Effects,
+    effects,
+    settle,
+    variances,
+)
 from attention_conformance.reports.history.series import settled, steps
 from attention_conformance.reports.input.read import read
 from attention_conformance.reports.input.records import Records
@@ -53,7 +62,7 @@ INJECTED = ((WHOLE, 1.15, 0.95), (WHOLE, 1.10, 0.80), ("a cell", 1.25, 0.90))
 
 #: How many are lengthened of a set of runs, where each of every pair would be more: a share of 90 % is then known
 #: to a percent.
-MOST = 4000
+MOST = 3000
 
 #: Cells of an implementation that changes as a whole.
 LEAST_CELLS = 2
@@ -81,7 +90,14 @@ def measure(runs: int, machine: str, work: Path, bench: str) -> dict[str, Any]:
     if not several:
         raise Unfit(f"{work} has no two runs of one machine")
     results = {
-        name: {"rates": rates(runs), "scatter": scatter(runs), "series": series(runs)} for name, runs in several.items()
+        name: {
+            "rates": rates(runs),
+            "falsely": falsely(runs),
+            "luck": luck(runs),
+            "scatter": scatter(runs),
+            "series": series(runs),
+        }
+        for name, runs in several.items()
     }
     return {"sets": sets, "results": results, "threads": 1}
 
@@ -208,6 +224,49 @@ def scatter(runs: Sequence[Mapping[str, Any]]) -> list[list[float]]:
     return found
 
 
+def falsely(runs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """How many pairs of runs have a finding though nothing changed, by the implementations that are called changed."""
+    counts: dict[str, int] = {}
+    for those, judge in pairs(runs):
+        found = judge(those)
+        if changed(found):
+            units = {name for (name, _), one in found.units.items() if one.verdict in CHANGED}
+            cells = {cell.unit[0] for cell, one in zip(those, found.cells, strict=True) if one.verdict in CHANGED}
+            named = ", ".join(sorted(units | cells)) or "everything"
+            counts[named] = counts.get(named, 0) + 1
+    return dict(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
+
+
+def luck(runs: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Standard deviations of what a cell, and an implementation, moves by beyond what its process runs show.
+
+    Over all pairs of runs: the squares of the differences between the two cells of an implementation, and of how far
+    implementations lie from their median, have the median of χ²₁ with it.
+    """
+    squares: list[list[np.ndarray]] = [[], []]
+    known: list[list[np.ndarray]] = [[], []]
+    found = [0.0, 0.0]
+    both = [cells(base, new) for base, new in itertools.combinations(runs, 2)]
+    for level in (0, 1):
+        for those in both:
+            base, new, moved = settle(those)
+            variance, _ = variances([cell.kind for cell in those], base, new)
+            within = variance * np.array([1 / len(b) + 1 / len(n) for b, n in zip(base, new, strict=True)])
+            two = np.array([at for at in targets(those, WHOLE) if len(at) == LEAST_CELLS])
+            if level:
+                means = moved[two].mean(axis=1)
+                squares[1].append((means - np.median(means)) ** 2)
+                known[1].append((within[two].mean(axis=1) + found[0] ** 2) / LEAST_CELLS)
+            else:
+                squares[0].append(np.subtract(*moved[two].T) ** 2 / 2)
+                known[0].append(within[two].mean(axis=1))
+        square, own = np.concatenate(squares[level]), np.concatenate(known[level])
+        tried = np.linspace(0, float(np.sqrt(np.max(square))), 1000)
+        below = np.mean(square[:, None] <= HALF * (own[:, None] + tried**2), axis=0)
+        found[level] = float(tried[int(np.argmax(below >= 0.5))])
+    return found
+
+
 def series(runs: Sequence[Mapping[str, Any]]) -> list[list[float]]:
     """Changes in a history of the runs, with a step in the middle of each of INJECTED: found, others, and without."""
     if len(runs) < SERIES:
@@ -303,6 +362,7 @@ def table(found: Measured) -> str:
         ["cells of a run", *(str(max(len(run["cells"]) for run in runs)) for runs in sets.values())],
         ["load average at the start", *(_loads(runs) for runs in sets.values())],
         ["pairs with any false finding (aim 1 %)", *(f"{one['false']:.1%}" for one in results.values())],
+        ["… of which pairs", *(_counts(found["results"][name]["falsely"]) for name in sets)],
         ["cells SAME (aim 80 %)", *(f"{one['same']:.1%}" for one in results.values())],
         ["95 % intervals that cover 1", *(f"{one['covered']:.1%}" for one in results.values())],
         [
@@ -310,6 +370,8 @@ def table(found: Measured) -> str:
             *(", ".join(f"{each - 1:.0%}" for each in one["seen"]) for one in results.values()),
         ],
     ]
+    lucks = [found["results"][name]["luck"] for name in sets]
+    rows.append(["luck of a cell, of an implementation", *(", ".join(f"{each:.1%}" for each in one) for one in lucks)])
     for at, (what, by, aim) in enumerate(INJECTED):
         shares = [one["injected"][at] for one in results.values()]
         rows.append([f"{what} × {by:.2f} found (aim {aim:.0%})", *(f"{hit:.1%}" for hit, _ in shares)])
@@ -349,6 +411,10 @@ def table(found: Measured) -> str:
         else f"A history of fewer than {SERIES} runs has no change points to count."
     )
     return "\n\n".join([first, second, third, sentence(found, "aims are those of an idle machine")])
+
+
+def _counts(pairs: Mapping[str, int]) -> str:
+    return "; ".join(f"{count}: {names}" for names, count in pairs.items()) or "none"
 
 
 def _process_runs(runs: Sequence[Mapping[str, Any]]) -> str:

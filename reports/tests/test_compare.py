@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,12 +42,19 @@ FOUND = "WORSE: b float32 is 25 % slower, all 3 cells"
 WARM, COLD = plan(), plan("cold")
 
 
-def run(path: Path, seed: int, slow: dict[str, float] | None = None, drift: float = 1.0, **ours: Any) -> Path:
-    """A run of four implementations on a machine that is ``drift`` times as slow, with its peaks."""
+def run(
+    path: Path,
+    seed: int,
+    slow: dict[str, float] | None = None,
+    drift: float = 1.0,
+    names: Sequence[str] = WHO,
+    **ours: Any,
+) -> Path:
+    """A run of some implementations on a machine that is ``drift`` times as slow, with its peaks."""
     factors, rng = slow or {}, np.random.default_rng(seed)
     cells = [
         timed_cell(who, length, steady(1e-3 * drift * factors.get(who, 1.0) * np.exp(0.004 * rng.normal()), at + seed))
-        for at, (who, length) in enumerate((who, length) for who in WHO for length in LENGTHS)
+        for at, (who, length) in enumerate((who, length) for who in names for length in LENGTHS)
     ]
     return bench_run(path, *cells, **{"peaks": [peak(flops=1e11 / drift, byte=1e10 / drift)], **ours})
 
@@ -327,7 +335,7 @@ def test_a_comment_fits_where_it_is_posted(tmp_path: Path) -> None:
 
 def test_what_sees_more_is_offered_where_it_is_needed(tmp_path: Path) -> None:
     """The paired comparison; of one implementation also another beside it; nothing where enough could be seen."""
-    quiet = [run(tmp_path / f"{seed}.json", seed) for seed in (1, 2)]
+    quiet = [run(tmp_path / f"{seed}.json", seed, names="abcdefgh") for seed in (1, 2)]
     assert "compare-revisions" not in pages.terminal(between(*quiet))
     one = [
         bench_run(tmp_path / f"one{at}.json", *(timed_cell("a", n, steady(1e-3, n + at)) for n in LENGTHS))
