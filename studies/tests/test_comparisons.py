@@ -11,7 +11,20 @@ import pytest
 
 from attention_conformance.reports.compare.effects import QUANTILE
 from attention_conformance.reports.tests.files import bench_run, peak, steady, timed
-from studies.comparisons import INJECTED, QUANTILES, STUDY, cells, kept, longer, rates, series, target, yardsticks
+from studies.comparisons import (
+    INJECTED,
+    QUANTILES,
+    STUDY,
+    cells,
+    falsely,
+    kept,
+    longer,
+    luck,
+    rates,
+    series,
+    target,
+    yardsticks,
+)
 
 NAMES = [f"{kind}-{at}" for kind in ("torch", "jax") for at in range(4)]
 
@@ -58,6 +71,24 @@ def test_wild_runs_do_not() -> None:
     found = rates([run(seed, cell=0.2, noise=0.2) for seed in range(4)])
     assert found["same"] < 0.1
     assert found["injected"][0][0] < 0.5
+
+
+def test_what_is_falsely_called_changed_is_named() -> None:
+    """By the pairs of runs: an implementation that one run has slower is so beside each other one, and nothing else."""
+    slow = {name: [[2 * one for one in runs] for runs in levels] for name, levels in QUIET[1]["cells"].items()}
+    strange = {**QUIET[1], "cells": QUIET[1]["cells"] | {n: slow[n] for n in slow if n.startswith("jax-2 ")}}
+    assert falsely(QUIET[:3]) == {}
+    assert falsely([QUIET[0], strange, QUIET[2]]) == {"jax-2": 2}
+
+
+@pytest.mark.parametrize("moves", [0.0, 0.03])
+def test_luck_is_what_cells_move_by_beyond_their_process_runs(moves: float) -> None:
+    """Of a difference of two runs, in which it is twice; of implementations with two cells."""
+    runs = [run(seed, cell=moves) for seed in range(8)]
+    two = [{**one, "cells": {n: v for n, v in one["cells"].items() if n.endswith(("w0", "w1"))}} for one in runs]
+    of_cell, of_implementation = luck(two)
+    assert of_cell == pytest.approx(moves * math.sqrt(2), rel=0.25, abs=0.005)
+    assert of_implementation < 0.01
 
 
 def test_what_is_lengthened_is_lengthened_alone() -> None:
