@@ -31,8 +31,10 @@ from attention_conformance.reports.compare import machines
 from attention_conformance.reports.compare.agreement import Pair
 from attention_conformance.reports.compare.effects import (
     CHANGED,
+    FALSE,
     HALF,
     QUANTILE,
+    TAILED,
     Cell,
     Effects,
     effects,
@@ -93,6 +95,7 @@ def measure(runs: int, machine: str, work: Path, bench: str) -> dict[str, Any]:
         name: {
             "rates": rates(runs),
             "falsely": falsely(runs),
+            "falsely_with_all": falsely(runs, FALSE / TAILED),
             "luck": luck(runs),
             "scatter": scatter(runs),
             "series": series(runs),
@@ -163,20 +166,22 @@ def target(found: Sequence[Cell], what: str, turn: int) -> list[int]:
     return of[turn % len(of)]
 
 
-def compared(base: Mapping[str, Any], new: Mapping[str, Any]) -> Callable[[Sequence[Cell]], Effects]:
-    """What ``compare`` finds between two runs in their cells, as they are or lengthened."""
+def compared(base: Mapping[str, Any], new: Mapping[str, Any], q: float = FALSE) -> Callable[[Sequence[Cell]], Effects]:
+    """What ``compare`` finds between two runs in their cells, as they are or lengthened, if so much may be false."""
     loads = (
         SimpleNamespace(name="", load_average=run["load"], fingerprint={"cores_usable": run["cores"]})
         for run in (base, new)
     )
     load = machines.load(loads)  # type: ignore[arg-type]
-    return lambda those: effects(those, yardsticks(base, new), load=load)
+    return lambda those: effects(those, yardsticks(base, new), q=q, load=load)
 
 
-def pairs(runs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[list[Cell], Callable[[Sequence[Cell]], Effects]]]:
+def pairs(
+    runs: Sequence[Mapping[str, Any]], q: float = FALSE
+) -> Iterator[tuple[list[Cell], Callable[[Sequence[Cell]], Effects]]]:
     """The cells of all pairs of runs, the earlier as the base, and what compares them."""
     for base, new in itertools.combinations(runs, 2):
-        yield cells(base, new), compared(base, new)
+        yield cells(base, new), compared(base, new, q)
 
 
 def changed(found: Effects, but: Sequence[int] = (), unit: tuple[str, str] | None = None) -> bool:
@@ -224,10 +229,10 @@ def scatter(runs: Sequence[Mapping[str, Any]]) -> list[list[float]]:
     return found
 
 
-def falsely(runs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def falsely(runs: Sequence[Mapping[str, Any]], q: float = FALSE) -> dict[str, int]:
     """How many pairs of runs have a finding though nothing changed, by the implementations that are called changed."""
     counts: dict[str, int] = {}
-    for those, judge in pairs(runs):
+    for those, judge in pairs(runs, q):
         found = judge(those)
         if changed(found):
             units = {name for (name, _), one in found.units.items() if one.verdict in CHANGED}
@@ -363,6 +368,7 @@ def table(found: Measured) -> str:
         ["load average at the start", *(_loads(runs) for runs in sets.values())],
         ["pairs with any false finding (aim 1 %)", *(f"{one['false']:.1%}" for one in results.values())],
         ["… of which pairs", *(_counts(found["results"][name]["falsely"]) for name in sets)],
+        ["… with all of the share of false findings", *(_with_all(found, name) for name in sets)],
         ["cells SAME (aim 80 %)", *(f"{one['same']:.1%}" for one in results.values())],
         ["95 % intervals that cover 1", *(f"{one['covered']:.1%}" for one in results.values())],
         [
@@ -411,6 +417,11 @@ def table(found: Measured) -> str:
         else f"A history of fewer than {SERIES} runs has no change points to count."
     )
     return "\n\n".join([first, second, third, sentence(found, "aims are those of an idle machine")])
+
+
+def _with_all(found: Measured, name: str) -> str:
+    counts = found["results"][name]["falsely_with_all"]
+    return f"{sum(counts.values()) / math.comb(len(found['sets'][name]), 2):.1%} ({_counts(counts)})"
 
 
 def _counts(pairs: Mapping[str, int]) -> str:

@@ -53,7 +53,7 @@ class Rounds:
         """Open the cells, and make rounds until each has ended."""
         early = self._opened(cells)
         for cell in cells:
-            self._attempt(cell, lambda cell: self._take(cell, early.get(cell)))
+            self._attempt(cell, lambda cell: self._open(cell, early.get(cell)))
         while self._live:
             order = [*self._live]
             self.order.shuffle(order)
@@ -100,13 +100,10 @@ class Rounds:
         )
         return found
 
-    def _take(self, cell: Cell, early: Live | Exception | None) -> None:
+    def _open(self, cell: Cell, early: Live | Exception | None = None) -> None:
         if isinstance(early, Exception):
             raise early
         self._live[cell] = early or self.protocol.open(cell)
-
-    def _open(self, cell: Cell) -> None:
-        self._live[cell] = self.protocol.open(cell)
 
     def _batch(self, cell: Cell) -> None:
         live, earlier = self._live[cell], self.earlier[cell]
