@@ -124,9 +124,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test per cell: target by target, shortest workload first.
 
-    A workload is put to the implementations of its operator.
+    A workload is put to the implementations of its operator.  A test that has a ``cell`` of its own is no test of the
+    bench: those take ``outcomes`` as well.
     """
-    if "cell" not in metafunc.fixturenames:
+    if not {"cell", "outcomes"} <= set(metafunc.fixturenames):
         return
     config = metafunc.config
     workloads = config.stash[_BENCH].workloads

@@ -51,8 +51,8 @@ FIRST_CALLS = HERE / "test_first_calls.py"
 #: The tests of ``--invariance``.
 INVARIANCE = HERE / "test_invariance.py"
 
-#: Folders that may be named on the command line from anywhere, and their own tests, which are not run then.
-ROOMS = ("impls", "conformance", "bench", "reports")
+#: Folders whose name on the command line judges or times implementations, and does not run the tests within.
+ROOMS = ("conformance", "bench")
 
 #: Built-in implementations of sdpa that are asked a few cases at the sizes of kernels: a new shape costs them nothing.
 COMPILES_NOTHING = ("numpy-*", "torch-eager", "torch-sdpa*", "torch-flash-aten", "ort-*")
@@ -120,7 +120,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Naming a room judges or times implementations; the suite's own tests run by plain ``pytest`` or by name."""
+    """Naming a room of ROOMS judges or times; the tests of its code run by plain ``pytest`` or by name."""
     if not collection_path.is_relative_to(ROOT):
         return None
     if collection_path == FIRST_CALLS and config.getoption("fresh") is None:
