@@ -237,6 +237,8 @@ class Finding(Who, frozen=True, kw_only=True):
     cells: Count
     changed: Count
     ignored: bool
+    #: The ratio of the one that changed most of those.
+    most: Positive
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,6 +62,9 @@ SETS = {
 WHOLE = "an implementation"
 INJECTED = ((WHOLE, 1.15, 0.95), (WHOLE, 1.10, 0.80), ("a cell", 1.25, 0.90))
 
+#: A library whose implementations all change at once, as with a new version of it, and the factor.
+LIBRARY, HALVED = "jax", 0.5
+
 #: How many are lengthened of a set of runs, where each of every pair would be more: a share of 90 % is then known
 #: to a percent.
 MOST = 3000
@@ -97,6 +100,7 @@ def measure(runs: int, machine: str, work: Path, bench: str) -> dict[str, Any]:
             "falsely": falsely(runs),
             "falsely_with_all": falsely(runs, FALSE / TAILED),
             "luck": luck(runs),
+            "library": library(runs),
             "scatter": scatter(runs),
             "series": series(runs),
         }
@@ -214,6 +218,19 @@ def rates(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"false": _mean(false), "same": _mean(same), "covered": _mean(covered), "seen": told, "injected": shares}
 
 
+def library(runs: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Of all pairs in which a whole library is faster: its cells found, the other cells SAME, others called changed."""
+    found, same, others = [], [], []
+    for those, judge in pairs(runs):
+        which = [at for at, cell in enumerate(those) if cell.kind == LIBRARY]
+        after = judge(longer(those, which, HALVED))
+        found += [after.cells[at].verdict is Verdict.FASTER for at in which]
+        rest = [one.verdict for at, one in enumerate(after.cells) if at not in which]
+        same += [verdict is Verdict.SAME for verdict in rest]
+        others.append(any(verdict in CHANGED for verdict in rest))
+    return [_mean(found), _mean(same), _mean(others)]
+
+
 def scatter(runs: Sequence[Mapping[str, Any]]) -> list[list[float]]:
     """By quantile: what process runs scatter by, alone and without what rounds share, and what a cell moves by."""
     found = []
@@ -320,7 +337,7 @@ def agreements(runs: Sequence[Mapping[str, Any]]) -> list[list[Pair]]:
     ]
 
 
-def _without_the_whole(pairs: Sequence[Pair]) -> list[Pair]:
+def without_the_whole(pairs: Sequence[Pair]) -> list[Pair]:
     """The cells of a pair of runs, without the median factor that all have in common."""
     factor = math.exp(float(np.median([math.log(pair.other.value / pair.one.value) for pair in pairs])))
     return [Pair(each.name, Interval(*(factor * end for end in astuple(each.one))), each.other) for each in pairs]
@@ -342,7 +359,7 @@ def agreement(found: Measured) -> str:
             f"{sum(agreeing)} of {len(agreeing)}",
             f"{_mean(agreeing):.1%}",
             f"{min(agree):.1%}",
-            f"{_mean([pair.agrees for each in both for pair in _without_the_whole(each)]):.1%}",
+            f"{_mean([pair.agrees for each in both for pair in without_the_whole(each)]):.1%}",
         ]
         rows.append([name, *told, f"{spread:.1%}", f"{math.expm1(np.median(apart)):.1%}"])
     heads = [
@@ -382,6 +399,9 @@ def table(found: Measured) -> str:
         shares = [one["injected"][at] for one in results.values()]
         rows.append([f"{what} × {by:.2f} found (aim {aim:.0%})", *(f"{hit:.1%}" for hit, _ in shares)])
         rows.append(["… anything else is called changed", *(f"{other:.1%}" for _, other in shares)])
+    of_library = [found["results"][name]["library"] for name in sets]
+    texts = (f"all {LIBRARY} × {HALVED} found, cells", "… other cells SAME", "… anything else is called changed")
+    rows += [[text, *(f"{shares[at]:.1%}" for shares in of_library)] for at, text in enumerate(texts)]
     first = markdown(["machine", *sets], rows)
     names = [
         f"{quantile:.0%} quantile" if 0 < quantile < 0.5 else "median" if quantile else "minimum"

@@ -95,6 +95,8 @@ class Finding:
     changed: int
     #: A rule ignores all of its cells.
     ignored: bool = False
+    #: The ratio of the one that changed most of those.
+    most: float = 1.0
 
 
 @dataclass(frozen=True)

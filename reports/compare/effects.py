@@ -20,7 +20,8 @@ of cell c, which is of implementation i and workload w, in process run r of side
 * d and e are what changed, and luck: a cell, and an implementation as a whole, lie otherwise in memory from one run
   of the bench to the next, of which its process runs show nothing. Most of what is compared did not change, so the
   variance of either is estimated from the middle of the deviations, as that with which the median of their squares
-  is the median of χ²₁ (an empirical null; Efron, Large-scale inference, 2010), shrunk to what real runs have.
+  is the median of χ²₁ (an empirical null; Efron, Large-scale inference, 2010), shrunk to what real runs have; of many
+  deviations a higher quantile counts too, as tails are heavy, without those that are beyond CHANGE and FAR.
 * e[i] is Huber's mean of the cells of an implementation, which one cell cannot move.
 * m is what all implementations have in common: the median of theirs, from IMPLEMENTATIONS on. *Yardsticks* are the
   same code in both runs: measured peaks and bandwidths. If m is beyond them for certain, everything changed, and is
@@ -120,6 +121,11 @@ HALF = 0.45494
 MIDDLE = ((0.5, HALF), (0.85, 2.07225))
 MANY = 20
 TINY = 1e-12
+
+#: What moved by more than this factor, and by more than so many standard deviations, by the median of all, has changed
+#: and is no luck that others could have: a new library may make a fourth of all implementations twice as fast.
+CHANGE = math.log(1.25)
+FAR = 6.0
 
 
 @dataclass(frozen=True)
@@ -439,8 +445,17 @@ def component(
     square, known = np.concatenate(squares), np.concatenate(own)
     if not len(square):
         return usual**2
+    by_median = _variance_beside(square, known, MIDDLE[:1])
+    luck = square <= np.maximum(CHANGE**2, FAR**2 * (known + by_median))
+    square, known = square[luck], known[luck]
+    found = _variance_beside(square, known, MIDDLE[: 1 + (len(square) >= MANY)])
+    return (PRIOR * usual**2 + len(square) * found) / (PRIOR + len(square))
+
+
+def _variance_beside(square: np.ndarray, known: np.ndarray, quantiles: Sequence[tuple[float, float]]) -> float:
+    """The variance beside the ``known`` ones by which squares have these quantiles of χ²₁: the largest of them."""
     found = 0.0
-    for share, typical in MIDDLE[: 1 + (len(square) >= MANY)]:
+    for share, typical in quantiles:
         low, high = 0.0, float(np.max(square)) / HALF
         for _ in range(40):
             tried = (low + high) / 2
@@ -448,7 +463,7 @@ def component(
             beyond = np.sort(square / (known + tried + TINY))[int(share * (len(square) - 1))] > typical
             low, high = (tried, high) if beyond else (low, tried)
         found = max(found, low)
-    return (PRIOR * usual**2 + len(square) * found) / (PRIOR + len(square))
+    return found
 
 
 def huber(values: np.ndarray, variance: np.ndarray) -> tuple[float, float]:

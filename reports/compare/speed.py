@@ -177,8 +177,9 @@ def _wholes(device: str, found: Effects, cells: Sequence[Speed], rules: Rules) -
             mine = [cell for cell in cells if not name or (cell.implementation, cell.dtype) == (name, dtype)]
             places = [{part: getattr(cell, part) for part in CELL} for cell in mine]
             ignored = one.verdict is Verdict.SLOWER and all(rules.ignored(SLOWER, **place) for place in places)
-            changed = sum(cell.verdict is one.verdict for cell in mine)
-            yield Finding(name, device, dtype, one.ratio, one.verdict, len(mine), changed, ignored)
+            changed = [cell.ratio.value for cell in mine if cell.verdict is one.verdict]
+            most = max(changed, key=lambda ratio: abs(math.log(ratio)), default=1.0)
+            yield Finding(name, device, dtype, one.ratio, one.verdict, len(mine), len(changed), ignored, most)
 
 
 def levels(records: Records) -> dict[Key, np.ndarray]:

@@ -119,6 +119,22 @@ def test_a_finding_counts_where_no_cell_is_certain(tmp_path: Path) -> None:
     assert Comparison((), (), (), (), findings=(replace(one, ignored=True),)).status is not Status.WORSE
 
 
+def test_the_cell_that_changed_most_is_said_where_it_lies_apart() -> None:
+    """Of a kernel that lost one of its paths the mean over its cells says little."""
+    for most, said in ((2.2, ", one by 120 %"), (1.25, ""), (1.0, "")):
+        one = Finding("a", "cpu", "float32", Interval(1.2, 1.1, 1.3), Verdict.SLOWER, 9, 9, most=most)
+        assert pages.whole(one) == f"a float32 is 20 % slower, all 9 cells{said}"
+    faster = Finding("a", "cpu", "float32", Interval(0.8, 0.7, 0.9), Verdict.FASTER, 9, 9, most=0.4)
+    assert pages.whole(faster).endswith("20 % faster, all 9 cells, one by 60 %")
+
+
+def test_the_most_is_that_of_a_cell(tmp_path: Path) -> None:
+    """Of those that changed as the whole did."""
+    base, new = run(tmp_path / "a.json", 1), run(tmp_path / "b.json", 2, slow={"b": 1.25})
+    (finding,) = between(base, new).findings
+    assert finding.most == max(one.ratio.value for one in between(base, new).speeds if one.implementation == "b")
+
+
 def test_everything_slower_on_the_same_machine_is_not_excused_by_one_implementation(tmp_path: Path) -> None:
     """One implementation alone has no common factor to hide behind: the peaks stayed, so it is slower."""
     base = bench_run(tmp_path / "a.json", *(timed_cell("a", n, steady(1e-3, n)) for n in LENGTHS))

@@ -45,9 +45,10 @@ def run(
     units: int = UNITS,
     runs: int = 5,
     rounds: float = 0.03,
+    changed: int = 1,
     **scatter: float,
 ) -> list[Cell]:
-    """Cells of a machine that is slower or faster by 5 % as a whole, with a slow first implementation or first cell."""
+    """Cells of a machine that is slower or faster by 5 % as a whole, with slow first implementations or first cell."""
     rng = np.random.default_rng(seed)
     sd = {"machine": 0.05, "unit": 0.005, "cell": 0.01, "run": 0.015} | scatter
     common = rounds * rng.normal(size=(2, EACH, runs))
@@ -55,7 +56,7 @@ def run(
     for unit in range(units):
         luck = sd["unit"] * rng.normal()
         for at in range(EACH):
-            change = math.log(slow) * (unit == 0) + math.log(one) * (unit == at == 0)
+            change = math.log(slow) * (unit < changed) + math.log(one) * (unit == at == 0)
             base, new = common[:, at] + sd["run"] * math.exp(0.3 * rng.normal()) * rng.normal(size=(2, runs))
             shift = moved + luck + sd["cell"] * rng.normal() + change
             start = math.log(1e-3) + 0.5 * at
@@ -99,6 +100,24 @@ def test_an_implementation_that_is_slower_is_one_finding(slow: float, least: flo
     found = [one for one in results if one.units[FIRST].verdict is Verdict.SLOWER]
     assert np.mean([cell.verdict is Verdict.SLOWER for one in found for cell in one.cells[:EACH]]) > 0.9
     assert not any(cell.verdict in CHANGED for one in results for cell in one.cells[EACH:])
+
+
+def test_a_library_that_became_twice_as_fast_hides_nothing_else() -> None:
+    """Six of 24 implementations changed, which is no luck that the others could have had."""
+    library = {"units": 24, "changed": 6, "slow": 0.5}
+    assert share(lambda found: sum(one.verdict is Verdict.FASTER for one in found.units.values()) == 6, **library) == 1
+    alike = share(lambda found: np.mean([one.verdict is Verdict.SAME for one in found.cells[6 * EACH :]]), **library)
+    assert alike > 0.8
+    assert share(lambda found: found.luck[1] < 0.02, **library) == 1
+
+
+def test_what_moves_by_a_few_hundredths_is_luck_however_many_do() -> None:
+    """All others may have it too, which of seven that doubled or halved nobody takes them to."""
+    few, many, known = np.array([0.06, -0.06, 0.05, -0.07, 0.06, 0.05, -0.06]), [range(32)], np.full(32, 1e-5)
+    others = np.linspace(-0.01, 0.01, 25)
+    lucky, changed = (component(np.append(some, others), known, many, 0.01) for some in (few, 12 * few))
+    assert lucky > 0.02**2
+    assert changed < 0.01**2
 
 
 def test_one_cell_is_found_and_is_not_its_implementation() -> None:

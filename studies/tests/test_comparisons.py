@@ -18,6 +18,7 @@ from studies.comparisons import (
     cells,
     falsely,
     kept,
+    library,
     longer,
     luck,
     rates,
@@ -101,6 +102,20 @@ def test_what_is_lengthened_is_lengthened_alone() -> None:
         assert moved == which
         assert len(which) == count
         assert all((new.base == old.base).all() for old, new in zip(before, after, strict=True))
+
+
+def test_a_library_that_changed_hides_nothing_of_the_others() -> None:
+    """A third of the implementations is of it, and the cells of the others are the same."""
+    found, same, others = library([_fewer(run) for run in QUIET[:5]])
+    assert found == 1
+    assert same > 0.8
+    assert others <= 0.1
+
+
+def _fewer(one: dict[str, Any]) -> dict[str, Any]:
+    """A run with two implementations of the library that changes, beside four of another."""
+    few = {name: cell for name, cell in one["cells"].items() if not name.startswith(("jax-2", "jax-3"))}
+    return one | {"cells": few}
 
 
 def test_a_history_of_quiet_runs_has_the_steps_that_are_injected() -> None:
