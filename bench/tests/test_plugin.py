@@ -15,11 +15,17 @@ class _Metafunc:
     def __init__(self, *names: str) -> None:
         self.fixturenames = names
         self.config = cast("Any", type("Config", (), {"stash": {}}))
+        self.parametrized: list[str] = []
+
+    def parametrize(self, name: str, *_: object, **__: object) -> None:
+        self.parametrized.append(name)
 
 
 def test_a_test_with_a_cell_of_its_own_is_left_alone() -> None:
     """In a run of a whole checkout other tests have an argument of that name."""
-    plugin.pytest_generate_tests(cast("pytest.Metafunc", _Metafunc("cell", "tmp_path")))
+    own = _Metafunc("cell", "tmp_path")
+    plugin.pytest_generate_tests(cast("pytest.Metafunc", own))
+    assert own.parametrized == []
 
 
 def test_a_test_of_the_bench_is_not_left_alone() -> None:

@@ -33,9 +33,9 @@ An effect has a p value, by Student's t, of lying within the margin.  The varian
 process runs scatter by, of which few numbers tell, and of luck, of which all cells do; it has the degrees of freedom of
 such a sum (Satterthwaite, Biometrics Bulletin 2, 1946).  Those of a level are taken together by Benjamini and Hochberg
 (JRSS B 57, 1995): of what is called changed a share FALSE is not, on average, and if nothing changed that is the chance
-that anything is called so; each level has a third of it, of
-which TAILED is used.  The interval *among all* is the one that gives the same
-verdicts (Benjamini & Yekutieli, JASA 100, 2005): of R changes found in n, its confidence is 1 − R/n of that share.
+that anything is called so; each level has a third of it, of which TAILED is used.  The interval *among all* is the one
+that gives the same verdicts (Benjamini & Yekutieli, JASA 100, 2005): of R changes found in n, its confidence is
+1 − R/n of that share.
 
 An implementation that changed as a whole is one finding, and a cell of it needs no more than its own 95 % interval to
 be one of those that did. What could have been seen follows from the same rule: the effect that is found with
