@@ -317,9 +317,10 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A change: the number of the first point of the new time, and the times before and after it.
+    """A change of a cell: the number of the first point of the new time, and the times before and after it.
 
-    They are medians over the runs of a segment, without what all implementations have in common in a run.
+    They are medians over the runs of a segment, without what all implementations, or all of the workload, have in
+    common in a run and does not last.
     """
 
     at: Number
@@ -340,6 +341,28 @@ class Series(Who, frozen=True, kw_only=True):
     machine: str
     points: Annotated[list[Point], Meta(min_length=1)]
     steps: list[Step]
+
+
+class Found(Who, frozen=True, kw_only=True):
+    """A change of a machine's cells, at one level; what changed as a whole has no name for what it is a whole of."""
+
+    level: Literal["everything", "workload", "implementation", "cell"]
+    dtype: str
+    workload: str
+    machine: str
+    #: Date and file of the first run with the new times.
+    when: str
+    file: str
+    #: New ÷ old; of several cells their median.
+    ratio: Positive
+    #: Seconds, of a cell alone.
+    before: Positive | None
+    after: Positive | None
+    #: How many cells changed, and how many there are of what changed.
+    cells: Count
+    of: Count
+    #: Versions of libraries that changed with it, in words.
+    versions: str
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -364,7 +387,7 @@ class Tally(Who, frozen=True, kw_only=True):
 class HistoryDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="attention-conformance history"):
     """``history.json``, what ``attention-conformance history`` writes."""
 
-    version: Literal[1]
+    version: Literal[2]
     #: Result files that were found, refused ones among them.
     files: Count
     #: Why a file was not used, by its path in the folder.
@@ -372,6 +395,8 @@ class HistoryDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind
     records: Records
     #: Versions of libraries, by file of the bench.
     versions: dict[str, dict[str, Any]]
+    #: The oldest first; a cell that changed with others is in theirs.
+    changes: list[Found]
     series: list[Series]
     conformance: list[Tally]
 

@@ -41,7 +41,8 @@ from attention_conformance.reports.compare.effects import (
     settle,
     variances,
 )
-from attention_conformance.reports.history.series import settled, steps
+from attention_conformance.reports.history import levels
+from attention_conformance.reports.input.bench import Key
 from attention_conformance.reports.input.read import read
 from attention_conformance.reports.input.records import Records
 from studies.common import Measured, Study, Unfit, markdown, sentence
@@ -72,9 +73,8 @@ MOST = 3000
 #: Cells of an implementation that changes as a whole.
 LEAST_CELLS = 2
 
-#: Runs that a series has at least, and what is lengthened in turn in it.
+#: Runs that a series has at least.
 SERIES = 10
-TURNS = 20
 
 
 def measure(runs: int, machine: str, work: Path, bench: str) -> dict[str, Any]:
@@ -289,32 +289,32 @@ def luck(runs: Sequence[Mapping[str, Any]]) -> list[float]:
     return found
 
 
-def series(runs: Sequence[Mapping[str, Any]]) -> list[list[float]]:
-    """Changes in a history of the runs, with a step in the middle of each of INJECTED: found, others, and without."""
+def series(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a history of the runs has as it is, and with a step in the middle of each that may be lengthened in turn.
+
+    As it is: its findings.  With a step: the share of lengthened cells that changed there, and the new changes per
+    other cell.
+    """
     if len(runs) < SERIES:
-        return []
+        return {}
     at, middle = QUANTILES.index(0.5), len(runs) // 2
     names = [name for name in runs[0]["cells"] if all(name in run["cells"] for run in runs)]
     logs = np.array([[float(np.mean(np.log(run["cells"][name][at]))) for run in runs] for name in names])
-    units = [(name.split(" ")[0], name.split(" ")[2]) for name in names]
-    like = [Cell(unit, row, row) for unit, row in zip(units, logs, strict=True)]
-    plain = _places(logs, units)
-    found = []
+    keys: list[Key] = [(who, device, dtype, work) for who, device, dtype, work in (name.split(" ") for name in names)]
+    like = [Cell((who, dtype), row, row) for (who, _, dtype, _), row in zip(keys, logs, strict=True)]
+    plain = levels.found(logs, keys)
+    injected = []
     for what, by, _ in INJECTED:
-        hits, others = [], 0
-        for turn in range(TURNS):
-            which = target(like, what, turn)
+        hits, others = [], []
+        for which in targets(like, what):
             slowed = logs.copy()
             slowed[which, middle:] += math.log(by)
-            after = _places(slowed, units)
-            hits += [any(abs(place - middle) <= 1 for place in after[each]) for each in which]
-            others += sum(len(after[each]) > len(plain[each]) for each in range(len(names)) if each not in which)
-        found.append([_mean(hits), others / len(names) / TURNS, _mean([len(places) for places in plain])])
-    return found
-
-
-def _places(logs: np.ndarray, units: Sequence[tuple[str, str]]) -> list[list[int]]:
-    return [[step.at for step in steps(np.exp(row).tolist())] for row in settled(logs, [unit[0] for unit in units])]
+            after = levels.found(slowed, keys).places
+            hits += [any(abs(place - middle) <= levels.BESIDE for place in after[each]) for each in which]
+            rest = [each for each in range(len(names)) if each not in which]
+            others += [len(after[each]) > len(plain.places[each]) for each in rest]
+        injected.append([_mean(hits), _mean(others)])
+    return {"without": len(plain.findings), "injected": injected}
 
 
 def _mean(values: Sequence[Any]) -> float:
@@ -415,26 +415,15 @@ def table(found: Measured) -> str:
             for at, name in enumerate(names)
         ],
     )
-    steps_of = [
+    heads = ["history of a machine", "runs", "injected in the middle", "found", "new changes per other cell"]
+    third = markdown(
+        [*heads, "changes in all without"],
         [
-            name,
-            f"{what} × {by:.2f}",
-            *(f"{value:{form}}" for value, form in zip(row, (".1%", ".3f", ".3f"), strict=True)),
-        ]
-        for name, of in found["results"].items()
-        for (what, by, _), row in zip(INJECTED, of["series"], strict=False)
-    ]
-    heads = [
-        "history of a machine",
-        "injected in the middle",
-        "found",
-        "new changes per other cell",
-        "changes per cell without",
-    ]
-    third = (
-        markdown(heads, steps_of)
-        if steps_of
-        else f"A history of fewer than {SERIES} runs has no change points to count."
+            [name, str(len(sets[name])), f"{what} × {by:.2f}", f"{hit:.1%}", f"{other:.3f}", str(of["without"])]
+            for name, of in ((name, each["series"]) for name, each in found["results"].items())
+            if of
+            for (what, by, _), (hit, other) in zip(INJECTED, of["injected"], strict=True)
+        ],
     )
     return "\n\n".join([first, second, third, sentence(found, "aims are those of an idle machine")])
 
@@ -449,7 +438,7 @@ def _counts(pairs: Mapping[str, int]) -> str:
 
 
 def _process_runs(runs: Sequence[Mapping[str, Any]]) -> str:
-    counts = {len(levels[0]) for run in runs for levels in run["cells"].values()}
+    counts = {len(of[0]) for run in runs for of in run["cells"].values()}
     return " or ".join(map(str, sorted(counts)))
 
 

@@ -19,7 +19,7 @@ from attention_conformance.reports.input.places import found as found_in
 
 #: What the JSON calls itself, and its version.
 KIND = "attention-conformance history"
-VERSION = 1
+VERSION = 2
 
 
 def write(found: History, folder: Path) -> list[Path]:
@@ -32,6 +32,7 @@ def write(found: History, folder: Path) -> list[Path]:
         "refused": found.refused,
         "records": totals(found),
         "versions": found.versions,
+        "changes": msgspec.to_builtins(found.changes),
         "series": [_series(one) for one in found.series],
         "conformance": msgspec.to_builtins(found.tallies),
     }

@@ -13,6 +13,7 @@ import pandas as pd
 
 from attention_conformance.bench.analysis.statistics import LEAST
 from attention_conformance.reports.history import pages
+from attention_conformance.reports.history.levels import Level
 from attention_conformance.reports.history.series import History, Series
 from attention_conformance.reports.html import document, files
 from attention_conformance.reports.html.views import (
@@ -66,7 +67,7 @@ def _shown(found: History) -> dict[str, Any]:
         "refused": refused_table(found) if found.refused else None,
         "files": files.table(found.sources),
     }
-    return shown | {"data": document.packed(_frames(found, steps), tables=extras(shown.values()))}
+    return shown | {"data": document.packed(_frames(found), tables=extras(shown.values()))}
 
 
 def _trends(found: History) -> list[dict[str, Any]]:
@@ -92,8 +93,9 @@ def _libraries(found: History) -> list[str]:
     return sorted(name for name, versions in known.items() if len(versions) > 1)
 
 
-def _frames(found: History, steps: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def _frames(found: History) -> dict[str, pd.DataFrame]:
     """The data of the plots, in milliseconds, each row with the number of its series."""
+    steps = pages.steps(found)
     number = {(*one.key, one.machine): at for at, one in enumerate(found.series)}
     rows = pages.points(found)
     counts = [len(one.points) for one in found.series]
@@ -159,9 +161,9 @@ def change_table(steps: pd.DataFrame) -> Table:
     """One row per change, the newest first and the largest of a run before the others."""
     rows = tuple(
         (
-            _named(row),
+            _named(row, what),
             _ratio(row),
-            Cell(row["workload"], look="name"),
+            Cell(of, look="name"),
             Cell(row["device"]),
             Cell(row["dtype"]),
             number(row["before"] * 1e3),
@@ -172,10 +174,14 @@ def change_table(steps: pd.DataFrame) -> Table:
             Cell(row["machine"]),
         )
         for row in steps.to_dict("records")
+        for what, of in [pages.named(row)]
     )
     numbers = ("new ÷ old", "before, ms", "after, ms")
     titles = ("implementation", numbers[0], "workload", "device", "dtype", *numbers[1:], "first run")
-    note = f"Found by PELT after single outliers were taken out; from {digits(LEAST)}× on, or as much faster."
+    note = (
+        f"Found by PELT after single outliers were taken out; from {digits(LEAST)}× on, or as much faster."
+        " Cells that changed together are one change."
+    )
     heads = columns(*titles, "versions that changed", "file", "machine", numbers=numbers)
     return Table("steps", "Changes, newest first", heads, rows, note)
 
@@ -190,7 +196,7 @@ def cell_table(found: History) -> Table:
         since = number(last / one.steps[-1].after if one.steps else None)
         rows.append(
             (
-                _named(named),
+                _named(named, one.key[0]),
                 Cell(named["workload"], look="name"),
                 Cell(named["device"]),
                 Cell(named["dtype"]),
@@ -238,9 +244,11 @@ def refused_table(found: History) -> Table:
     return Table("refused", "Files that were refused", columns("file", "why"), rows)
 
 
-def _named(row: Mapping[Any, Any]) -> Cell:
+def _named(row: Mapping[Any, Any], text: str) -> Cell:
+    """A name with a link to its trend, if it is of one cell."""
     parts = [row[name] for name in SERIES]
-    return Cell(row["implementation"], look="name", link=f"#{anchor((*parts[:4],), parts[4])}")
+    alone = row.get("level", Level.CELL) == Level.CELL
+    return Cell(text, look="name", link=f"#{anchor((*parts[:4],), parts[4])}" if alone else "")
 
 
 def _ratio(row: Mapping[Any, Any]) -> Cell:
@@ -254,8 +262,8 @@ def _newest(steps: pd.DataFrame) -> Answer:
         return Answer("newest", question, NOTHING)
     last = steps[(steps["when"] == steps["when"][0]) & (steps["file"] == steps["file"][0])]
     slower = int((last["ratio"] > 1).sum())
-    cells = f"{len(last)} {'cell' if len(last) == 1 else 'cells'}"
-    lead = f"{cells} at {last['when'][0] or last['file'][0]}: {slower} slower, {len(last) - slower} faster."
+    count = f"{len(last)} {'change' if len(last) == 1 else 'changes'}"
+    lead = f"{count} at {last['when'][0] or last['file'][0]}: {slower} slower, {len(last) - slower} faster."
     versions = ", ".join(dict.fromkeys(text for text in last["versions"] if text))
     note = f"With it: {versions}." if versions else "No version that is recorded changed with it."
     return Answer("newest", question, lead, _groups(last), note, "changes")
@@ -280,15 +288,21 @@ def _groups(steps: pd.DataFrame) -> tuple[Group, ...]:
     ):
         items = tuple(
             Cell(
-                f"{row['implementation']} {row['dtype']} {row['workload']} {digits(row['ratio'])}×",
-                tip=f"{milliseconds(row['before'])} → {milliseconds(row['after'])} at {row['when']}",
-                link=_named(row).link,
+                " ".join(filter(None, (what, row["dtype"], of))) + f" {digits(row['ratio'])}×",
+                tip=_between(row),
+                link=_named(row, what).link or "#changes",
             )
             for row in some.head(NAMED).to_dict("records")
+            for what, of in [pages.named(row)]
         )
         more = (Cell(f"and {len(some) - NAMED} more", link="#changes"),) if len(some) > NAMED else ()
         groups += [Group(f"{label} ({len(some)})", look, items + more)] if items else []
     return tuple(groups)
+
+
+def _between(change: Mapping[Any, Any]) -> str:
+    times = "" if math.isnan(change["before"]) else " → ".join(milliseconds(change[at]) for at in ("before", "after"))
+    return f"{times} at {change['when']}".strip()
 
 
 def _failing(tallies: pd.DataFrame) -> Answer:

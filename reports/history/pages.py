@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import pandas as pd
 
-from attention_conformance.reports.history.series import History, Series
+from attention_conformance.reports.history.levels import Level
+from attention_conformance.reports.history.series import History, Series, changed_versions
 from attention_conformance.reports.input.bench import CELL
 from attention_conformance.reports.schemas import Step
 from attention_conformance.reports.text import NONE, code, digits, escape, fold, inert, table, words
@@ -34,17 +36,45 @@ def points(found: History) -> pd.DataFrame:
 
 
 def changes(found: History) -> pd.DataFrame:
-    """One row per change of a cell, newest and largest first: when, what to what, which versions changed with it."""
+    """One row per change, newest and largest first: of what, when, by how much, which versions changed with it."""
+    names = ["when", "file", "level", *CELL, "machine", "before", "after", "ratio", "cells", "of", "versions"]
+    size = [(one.when, one.file, abs(math.log(one.ratio))) for one in found.changes]
+    order = sorted(range(len(size)), key=size.__getitem__, reverse=True)
+    rows = [[getattr(found.changes[at], name) for name in names] for at in order]
+    return pd.DataFrame(rows, columns=names).astype(dict.fromkeys(("before", "after", "ratio"), float))
+
+
+def steps(found: History) -> pd.DataFrame:
+    """One row per change of a cell, alone or with others: for its plot."""
     rows = [
         (*_place(one, step), *one.key, one.machine, step.before, step.after, step.ratio, _versions(found, one, step))
         for one in found.series
         for step in one.steps
     ]
-    names = ["when", "file", "implementation", "device", "dtype", "workload", "machine", "before", "after", "ratio"]
-    frame = pd.DataFrame(rows, columns=[*names, "versions"])
-    size = frame["ratio"].astype(float).map(lambda ratio: abs(math.log(ratio)))
-    order = frame.assign(size=size).sort_values(["when", "file", "size"], ascending=False, kind="stable").index
-    return frame.loc[order].reset_index(drop=True)
+    names = ["when", "file", *CELL, "machine", "before", "after", "ratio", "versions"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def named(change: Mapping[Any, Any]) -> tuple[str, str]:
+    """What changed: an implementation, and the cells of it.
+
+    Parameters
+    ----------
+    change
+        A row of ``changes``.
+
+    Returns
+    -------
+    tuple of str
+        Words for both.
+    """
+    count = f"all {change['of']}" if change["cells"] == change["of"] else f"{change['cells']} of {change['of']}"
+    return {
+        Level.EVERYTHING: ("everything", f"{count} cells"),
+        Level.WORKLOAD: (f"{count} implementations", change["workload"]),
+        Level.IMPLEMENTATION: (change["implementation"], f"{count} cells"),
+        Level.CELL: (change["implementation"], change["workload"]),
+    }[Level(change["level"])]
 
 
 def tallies(found: History) -> pd.DataFrame:
@@ -62,12 +92,14 @@ def page(found: History) -> str:
     slower = int((steps["ratio"] > 1).sum())
     parts = [
         "# Attention: history",
-        f"**{len(steps)} changes in {len(found.series)} cells over {found.files} files**: {slower} slower,"
-        f" {len(steps) - slower} faster, by 5 % or more. {counted(found)}",
+        f"**{len(steps)} {'change' if len(steps) == 1 else 'changes'} in {len(found.series)} cells over {found.files}"
+        f" files**: {slower} slower, {len(steps) - slower} faster, by 5 % or more. {counted(found)}",
     ]
     if len(steps):
         shown = steps.assign(**{name: (steps[name] * 1e3).map(digits) for name in ("before", "after")})
+        shown[["implementation", "workload"]] = [named(row) for row in steps.to_dict("records")]
         shown["ratio"] = steps["ratio"].map(digits)
+        shown = shown.drop(columns=["level", "cells", "of"])
         shown = shown.rename(columns={"before": "before, ms", "after": "after, ms"}).map(inert)
         parts.append(table(shown.head(SHOWN)))
         parts += [fold(f"All {len(shown)}", table(shown))] if len(shown) > SHOWN else []
@@ -126,9 +158,7 @@ def _place(series: Series, step: Step) -> tuple[str, str]:
 
 
 def _versions(found: History, series: Series, step: Step) -> str:
-    before, after = (found.versions[series.points[at].file] for at in (step.at - 1, step.at))
-    changed = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
-    return ", ".join(f"{name} {before.get(name, NONE)} → {after.get(name, NONE)}" for name in changed)
+    return changed_versions(*(found.versions[series.points[at].file] for at in (step.at - 1, step.at)))
 
 
 def totals(found: History) -> dict[str, int]:

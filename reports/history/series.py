@@ -8,22 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
-from attention_conformance.bench.analysis.statistics import LEAST
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.reports.compare import machines
-from attention_conformance.reports.compare.effects import over_runs
-from attention_conformance.reports.history.changepoints import changes
+from attention_conformance.reports.history import levels
 from attention_conformance.reports.input import columns
-from attention_conformance.reports.input.bench import CACHE, CLOCK, Key, key_of
+from attention_conformance.reports.input.bench import CACHE, CELL, CLOCK, Key, key_of
 from attention_conformance.reports.input.places import found as in_places
 from attention_conformance.reports.input.read import read, records_of
 from attention_conformance.reports.input.records import BenchRun, Records, ReportError, Source
-from attention_conformance.reports.schemas import Point, Step
+from attention_conformance.reports.schemas import Found, Point, Step
+from attention_conformance.reports.text import NONE
 
 #: What of a machine tells series apart where files have no fingerprint.
 _MACHINE = ("processor", "usable cores")
@@ -31,7 +29,7 @@ _MACHINE = ("processor", "usable cores")
 
 @dataclass(frozen=True)
 class Series:
-    """A cell on one machine, over time, with its changes: those of LEAST or more."""
+    """A cell on one machine, over time, with its changes, alone or with others."""
 
     key: Key
     machine: str
@@ -56,6 +54,8 @@ class History:
 
     files: int = 0
     series: list[Series] = field(default_factory=list)
+    #: The oldest first, and of one run the highest level.
+    changes: list[Found] = field(default_factory=list)
     tallies: list[Tally] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     #: Libraries by file of the bench.
@@ -86,15 +86,9 @@ def history(*places: Path) -> History:
     found.tallies.sort(key=lambda tally: (tally.when, tally.file))
     series = {place: sorted(those, key=lambda one: (one.when, one.file)) for place, those in sorted(points.items())}
     for place in dict.fromkeys((key[1], machine) for key, machine in series):
-        mine = {key: those for (key, machine), those in series.items() if (key[1], machine) == place}
-        runs = sorted({(one.when, one.file) for those in mine.values() for one in those})
-        at = {run: number for number, run in enumerate(runs)}
-        logs = np.full((len(mine), len(runs)), np.nan)
-        for row, those in zip(logs, mine.values(), strict=True):
-            row[[at[one.when, one.file] for one in those]] = [math.log(one.median) for one in those]
-        for (key, those), row in zip(mine.items(), settled(logs, [key[0] for key in mine]), strict=True):
-            found.series.append(Series(key, place[1], tuple(those), tuple(steps(np.exp(row[~np.isnan(row)]).tolist()))))
+        _judge(place[1], {key: those for (key, on), those in series.items() if (key[1], on) == place}, found)
     found.series.sort(key=lambda one: (one.key, one.machine))
+    found.changes.sort(key=lambda one: (one.when, one.file))
     return found
 
 
@@ -107,33 +101,67 @@ def _runs(path: Path, name: str) -> Iterator[tuple[str, Records]]:
         yield file, records_of(Path(file), run)
 
 
-def settled(logs: np.ndarray, implementations: Sequence[str]) -> np.ndarray:
-    """Log seconds, by cell and run, without what the machine did to a run; what all changed by for good stays.
+def _judge(machine: str, cells: Mapping[Key, Sequence[Point]], found: History) -> None:
+    """Add the series of a machine's cells on one device, and their changes."""
+    keys = list(cells)
+    runs = sorted({(one.when, one.file) for those in cells.values() for one in those})
+    at = {run: number for number, run in enumerate(runs)}
+    logs = np.full((len(keys), len(runs)), np.nan)
+    for row, those in zip(logs, cells.values(), strict=True):
+        row[[at[one.when, one.file] for one in those]] = [math.log(one.median) for one in those]
+    changed = levels.found(logs, keys)
+    series = [
+        Series(key, machine, tuple(cells[key]), tuple(steps(row, places)))
+        for key, row, places in zip(keys, changed.logs, changed.places, strict=True)
+    ]
+    found.series += series
+    for one in changed.findings:
+        first, when, file = series[one.cells[0]], *runs[one.at]
+        number = int(np.sum(~np.isnan(changed.logs[one.cells[0]][: one.at])))
+        alone = next((s for s in first.steps if s.at == number and one.level is levels.Level.CELL), None)
+        named = levels.NAMED[one.level]
+        found.changes.append(
+            Found(
+                **{name: text if name in named else "" for name, text in zip(CELL, first.key, strict=True)},
+                level=one.level.value,
+                machine=machine,
+                when=when,
+                file=file,
+                ratio=alone.ratio if alone else one.ratio,
+                before=alone.before if alone else None,
+                after=alone.after if alone else None,
+                cells=len(one.cells),
+                of=one.of,
+                versions=changed_versions(*(found.versions[first.points[at].file] for at in (number - 1, number))),
+            )
+        )
+
+
+def steps(row: np.ndarray, places: Sequence[int]) -> list[Step]:
+    """The changes of a cell.
 
     Parameters
     ----------
-    logs
-        Shape (cells, runs), NaN where a run lacks a cell.
-    implementations
-        Of each cell.
+    row
+        Log seconds by run, NaN where a run lacks the cell.
+    places
+        The runs at which it changed.
 
     Returns
     -------
-    numpy.ndarray
-        As ``logs``.
+    list of Step
+        Each with its number among the runs that have the cell.
     """
-    common = over_runs(logs, implementations)
-    places = [0, *changes(common.tolist()), len(common)]
-    lasting = np.concatenate([np.full(end - start, np.median(common[start:end])) for start, end in pairwise(places)])
-    return logs - (common - lasting)
+    there = np.flatnonzero(~np.isnan(row))
+    starts = sorted({int(np.searchsorted(there, place)) for place in places} - {0, len(there)})
+    times = [math.exp(float(np.median(part))) for part in np.split(row[there], starts)]
+    return [Step(at, *pair) for at, pair in zip(starts, pairwise(times), strict=True)]
 
 
-def steps(values: Sequence[float]) -> list[Step]:
-    """The changes of a series that are large enough to be of interest."""
-    places = [0, *changes([math.log(value) for value in values]), len(values)]
-    levels = [median(values[start:end]) for start, end in pairwise(places)]
-    found = [Step(at, *pair) for at, pair in zip(places[1:], pairwise(levels), strict=False)]
-    return [step for step in found if not 1 / LEAST < step.ratio < LEAST]
+def changed_versions(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """Libraries whose versions differ between two files, in words; empty for none."""
+    changed = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
+    return ", ".join(f"{name} {before.get(name, NONE)} → {after.get(name, NONE)}" for name in changed)
 
 
 def _add(file: str, records: Records, points: dict[tuple[Key, str], list[Point]], found: History) -> None:

@@ -15,7 +15,7 @@ from attention_conformance.cli import main
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.reports.history import changepoints
 from attention_conformance.reports.history.changepoints import SHORTEST, changes
-from attention_conformance.reports.history.series import history, settled, steps
+from attention_conformance.reports.history.series import history, steps
 from attention_conformance.reports.input.records import ReportError
 from attention_conformance.reports.tests.files import (
     bench_run,
@@ -65,25 +65,34 @@ def test_a_segmentation_that_is_not_the_best_is_seen() -> None:
 
 @pytest.mark.parametrize("count", [10, 20, 40, 200])
 def test_a_series_that_did_not_change_has_no_change(count: int) -> None:
-    """Of 200 series at most 8 % have one; of the steps of 5 % that are reported, none."""
+    """Of 200 series at most 8 % have one."""
     found = [noise(count, 1000 + seed) for seed in range(200)]
     assert sum(bool(changes(one.tolist())) for one in found) <= 16
-    assert not any(steps(np.exp(one).tolist()) for one in found)
 
 
 def test_a_step_is_found_where_it_is() -> None:
     """A fifth slower from the 30th of 50 runs on, and back from the 40th."""
     values = noise(50) + np.repeat([0.0, 0.2, 0.0], [30, 10, 10])
-    found = steps(np.exp(values).tolist())
-    assert [step.at for step in found] == [30, 40]
+    places = changes(values.tolist())
+    assert places == [30, 40]
+    found = steps(values, places)
+    assert [step.at for step in found] == places
     assert found[0].ratio == pytest.approx(math.exp(0.2), rel=0.02)
+
+
+def test_the_steps_of_a_cell_are_numbered_among_the_runs_that_have_it() -> None:
+    """Of eight runs that lack two, a change at the sixth is at the fifth point; one before the first point is none."""
+    row = np.log([np.nan, 1.0, 1.0, np.nan, 1.0, 2.0, 2.0, 2.0])
+    (step,) = steps(row, [1, 5])
+    assert (step.at, step.before) == (3, 1.0)
+    assert step.after == pytest.approx(2.0)
 
 
 def test_outliers_are_no_change() -> None:
     """Single runs that took ten times as long are neither a change nor hide one."""
     values = noise(60) + np.repeat([0.0, 0.2], 30)
     values[[5, 17, 44]] = math.log(10)
-    assert [step.at for step in steps(np.exp(values).tolist())] == [30]
+    assert changes(values.tolist()) == [30]
 
 
 def test_equal_and_short_series_have_no_change() -> None:
@@ -112,7 +121,7 @@ def test_a_folder_becomes_tables_and_a_page(tmp_path: Path) -> None:
     assert step["versions"] == "torch 2.12 → 2.13"
     assert pd.read_csv(tmp_path / "out" / "history.csv")["segment"].tolist() == [0] * 12 + [1] * 8
     page = (tmp_path / "out" / "history.md").read_text()
-    assert "**1 changes in 1 cells over 20 files**: 1 slower" in page
+    assert "**1 change in 1 cells over 20 files**: 1 slower" in page
     assert "│" in page
     document = json.loads((tmp_path / "out" / "history.json").read_text())
     assert [one["at"] for one in document["series"][0]["steps"]] == [12]
@@ -159,21 +168,3 @@ def test_conformance_is_counted_by_run(tmp_path: Path) -> None:
     assert table["passed"].tolist() == [2, 1, 1]
     assert table["failed"].tolist() == [0, 1, 0]
     assert table["known-deviation"].tolist() == [0, 0, 1]
-
-
-def test_what_a_machine_does_from_run_to_run_hides_no_change() -> None:
-    """Runs that are slower or faster as a whole by a tenth: one implementation by 10 % is found, and nothing else."""
-    names = ["a", "a", "b", "b", "c", "c", "d"]
-    logs = np.array([noise(40, seed) for seed in range(len(names))]) + noise(40, 99, 0.1)
-    logs[:2, 25:] += math.log(1.1)
-    assert all(not any(step.at == 25 for step in steps(np.exp(row).tolist())) for row in logs)
-    found = [[step.at for step in steps(np.exp(row).tolist())] for row in settled(logs, names)]
-    assert found == [[25], [25], [], [], [], [], []]
-
-
-def test_what_everything_changed_by_for_good_stays_a_change() -> None:
-    """A compiler that made all slower is no busy day."""
-    logs = np.array([noise(40, seed) for seed in range(6)])
-    logs[:, 20:] += math.log(1.2)
-    found = [[step.at for step in steps(np.exp(row).tolist())] for row in settled(logs, list("aabbcc"))]
-    assert found == [[20]] * 6
