@@ -256,6 +256,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     #: Slowdowns, as factors, of the median implementation and cell that had been found in nine of ten comparisons.
     seen_implementation: Positive | None
     seen_cell: Positive | None
+    #: Factors that were taken off all implementations of a workload as the machine's too, by its dtype and name.
+    workloads: list[tuple[str, Positive]]
 
 
 class ComparedFile(msgspec.Struct, frozen=True, kw_only=True, rename={"why_refused": "why refused"}):

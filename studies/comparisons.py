@@ -239,7 +239,7 @@ def scatter(runs: Sequence[Mapping[str, Any]]) -> list[list[float]]:
         for base, new in itertools.combinations(runs, 2):
             those = cells(base, new, at)
             alone += [float(np.std(cell.base, ddof=1)) for cell in those if len(cell.base) > 1]
-            first, _, far = settle(those)
+            first, _, far, _ = settle(those)
             without += [float(np.std(one, ddof=1)) for one in first if len(one) > 1]
             moved += np.abs(far - np.median(far)).tolist()
         found.append([float(np.median(each)) if each else 0.0 for each in (alone, without, moved)])
@@ -271,7 +271,7 @@ def luck(runs: Sequence[Mapping[str, Any]]) -> list[float]:
     both = [cells(base, new) for base, new in itertools.combinations(runs, 2)]
     for level in (0, 1):
         for those in both:
-            base, new, moved = settle(those)
+            base, new, moved, _ = settle(those)
             variance, _ = variances([cell.kind for cell in those], base, new)
             within = variance * np.array([1 / len(b) + 1 / len(n) for b, n in zip(base, new, strict=True)])
             two = np.array([at for at in targets(those, WHOLE) if len(at) == LEAST_CELLS])

@@ -115,6 +115,8 @@ class Machine:
     #: The slowdown of an implementation and of a cell that had been found in nine of ten; of the median one.
     seen_implementation: float | None
     seen_cell: float | None
+    #: What was taken off all implementations of a workload beside the factor, by its dtype and name.
+    workloads: tuple[tuple[str, float], ...] = ()
 
 
 class Status(Enum):

@@ -56,6 +56,7 @@ def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: 
             unfit += why
             unfit += [] if speeds or why else ["no cell has samples in both runs"]
         notes += [f"versions changed, {text}" for text in machines.libraries(base.runs, new.runs)]
+        notes += speed.taken_off(found)
         notes += machines.busy((*base.runs, *new.runs))
     keys = {(one.implementation, one.device, one.dtype, one.case) for one in base.results}
     both = sum((one.implementation, one.device, one.dtype, one.case) in keys for one in new.results)

@@ -10,7 +10,8 @@ of cell c, which is of implementation i and workload w, in process run r of side
 
 * g is what cells that are measured in the same rounds have in common in a process run: the median of what they lie
   beside their own means. It is taken off; of the difference of its means between the sides no more than two standard
-  deviations are, which its own scatter gives: what goes beyond is not the machine's.
+  deviations are, which its own scatter gives: what goes beyond is not the machine's. Where no library has half of the
+  cells it is up to UNKNOWN, as a machine moves by several percent over hours, in one workload and not in the other.
 * ε has a variance σ²[c]. A few numbers say little of it, so it is moderated (Smyth, Linear models and empirical Bayes
   methods for assessing differential expression, SAGMB 3, 2004): s̃² = (ν₀ s₀² + ν s²) / (ν₀ + ν), where s₀² is what
   cells of this kind of implementation and length of call have, and ν₀ says how alike they are. Both are matched to
@@ -45,8 +46,9 @@ probability POWER.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -172,6 +174,8 @@ class Effects:
     #: Standard deviations of a log: of process runs (the median cell), and luck of a cell and of an implementation.
     scatter: float = 0.0
     luck: tuple[float, float] = (0.0, 0.0)
+    #: What was taken off beside the machine's as what all implementations of a workload have in common, by its name.
+    workloads: Mapping[str, float] = field(default_factory=dict)
 
 
 #: What counts as changed.
@@ -222,7 +226,7 @@ def effects(
     Effects
         ``cells`` in the order of the cells.
     """
-    base, new, moved = settle(cells)
+    base, new, moved, beside = settle(cells)
     variance, freedom = variances([cell.kind for cell in cells], base, new)
     within = variance * np.array([1 / len(b) + 1 / len(n) for b, n in zip(base, new, strict=True)])
     units = {unit: [at for at, cell in enumerate(cells) if cell.unit == unit] for unit in {c.unit: 0 for c in cells}}
@@ -255,6 +259,7 @@ def effects(
         [_with(whole, one, *limit) for whole, one, limit in zip(wholes, single, limits, strict=True)],
         math.sqrt(float(np.median(variance))),
         (math.sqrt(luck), math.sqrt(luck_of_unit)),
+        {name: math.exp(log) for name, log in beside.items()},
     )
 
 
@@ -301,7 +306,7 @@ def of_machine(
     return told * prior / (prior + measured), math.hypot(error, load)
 
 
-def settle(cells: Sequence[Cell]) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
+def settle(cells: Sequence[Cell]) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray, dict[str, float]]:
     """The levels of both sides without what cells of a process run have in common, and how far each cell moved.
 
     Parameters
@@ -311,8 +316,8 @@ def settle(cells: Sequence[Cell]) -> tuple[list[np.ndarray], list[np.ndarray], n
 
     Returns
     -------
-    tuple[list[np.ndarray], list[np.ndarray], np.ndarray]
-        Levels of base, levels of new, and how far each cell moved: logs.
+    tuple[list[np.ndarray], list[np.ndarray], np.ndarray, dict[str, float]]
+        Levels of base, levels of new, how far each cell moved, and what was taken off that of each workload: logs.
     """
     base, new = [cell.base for cell in cells], [cell.new for cell in cells]
     moved = np.array([float(np.mean(n) - np.mean(b)) for b, n in zip(base, new, strict=True)])
@@ -325,13 +330,16 @@ def settle(cells: Sequence[Cell]) -> tuple[list[np.ndarray], list[np.ndarray], n
         groups.setdefault((cell.together, len(cell.base), len(cell.new)), []).append(at)
     parts = [at for at in groups.values() if len(at) >= TOGETHER]
     machine = np.array(_settle(base, new, parts))
-    centre = float(np.median(moved))
+    centre, off = float(np.median(moved)), {}
     for part, own in zip(parts, machine, strict=True):
-        # What the machine may have been beside its mean while these were measured, as process runs show.
-        possible = (own + float(np.mean(machine))) / 2
         beside = float(np.median(moved[part])) - centre
-        moved[part] -= float(np.clip(beside, -2 * math.sqrt(possible), 2 * math.sqrt(possible)))
-    return base, new, moved
+        # What the machine may have been beside its mean while these were measured, as process runs show.
+        possible = 2 * math.sqrt((own + float(np.mean(machine))) / 2)
+        if 2 * max(Counter(cells[at].kind for at in part).values()) < len(part):
+            possible = max(possible, UNKNOWN)
+        off[cells[part[0]].together] = float(np.clip(beside, -possible, possible))
+        moved[part] -= off[cells[part[0]].together]
+    return base, new, moved, off
 
 
 def _settle(base: list[np.ndarray], new: list[np.ndarray], groups: Sequence[Sequence[int]]) -> list[float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.bench.analysis.statistics import Verdict
+from attention_conformance.bench.analysis.statistics import LEAST, Verdict
 from attention_conformance.reports.compare import machines
 from attention_conformance.reports.compare.changes import SLOWER, Change, Finding, Kind, Level, Machine, Speed
 from attention_conformance.reports.compare.effects import CHANGED, FALSE, UNKNOWN, Cell, Effects, effects, level
@@ -161,11 +161,34 @@ def speeds(
     return found, machine, wholes, notes
 
 
+def taken_off(found: Sequence[Machine]) -> list[str]:
+    """Sentences about workloads of which as much was taken off all implementations as would be a finding of one.
+
+    Parameters
+    ----------
+    found
+        The machine by device.
+
+    Returns
+    -------
+    list[str]
+        A sentence for each such workload.
+    """
+    return [
+        f"{name} on {one.device} is {abs(by - 1):.0%} {(Verdict.SLOWER if by > 1 else Verdict.FASTER).value} in all implementations together,"
+        " which is taken to be the machine's".replace("%", " %")
+        for one in found
+        for name, by in one.workloads
+        if not 1 / LEAST < by < LEAST
+    ]
+
+
 def _machine(device: str, found: Effects, yardsticks: Mapping[str, float]) -> Machine:
     known = tuple(yardsticks.items())
     seen = [[one.seen for one in those] for those in (found.units.values(), found.cells)]
     most = (float(np.median(each)) if each else None for each in seen)
-    return Machine(device, found.machine, known, found.scatter, found.luck, len(found.cells), *most)
+    beside = tuple(found.workloads.items())
+    return Machine(device, found.machine, known, found.scatter, found.luck, len(found.cells), *most, workloads=beside)
 
 
 def _wholes(device: str, found: Effects, cells: Sequence[Speed], rules: Rules) -> Iterable[Finding]:

@@ -96,7 +96,8 @@ def page(found: History) -> str:
         f" files**: {slower} slower, {len(steps) - slower} faster, by 5 % or more. {counted(found)}",
     ]
     if len(steps):
-        shown = steps.assign(**{name: (steps[name] * 1e3).map(digits) for name in ("before", "after")})
+        times = {name: (steps[name] * 1e3).map(digits, na_action="ignore").fillna(NONE) for name in ("before", "after")}
+        shown = steps.assign(**times)
         shown[["implementation", "workload"]] = [named(row) for row in steps.to_dict("records")]
         shown["ratio"] = steps["ratio"].map(digits)
         shown = shown.drop(columns=["level", "cells", "of"])

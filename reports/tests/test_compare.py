@@ -194,6 +194,24 @@ def test_a_run_beside_other_work_is_named(tmp_path: Path) -> None:
     assert note == "other work ran beside 1.json: a load average of 5.4 on 2 cores"
 
 
+def test_a_workload_on_which_the_machine_moved_is_said(tmp_path: Path) -> None:
+    """7 % in all implementations of one length: none is called slower, and a sentence has what was taken off."""
+    names = [f"{kind}-{at}" for kind in ("torch", "jax", "onnx", "numpy") for at in (1, 2)]
+    base = run(tmp_path / "a.json", 1, names=names)
+    cells = [
+        timed_cell(who, length, steady(1e-3 * (1.07 if length == 128 else 1.0), at))
+        for at, (who, length) in enumerate((who, length) for who in names for length in LENGTHS)
+    ]
+    found = between(base, bench_run(tmp_path / "b.json", *cells, peaks=[peak(flops=1e11, byte=1e10)]))
+    assert found.status is Status.NOTHING_WORSE
+    assert {one.verdict.name for one in found.speeds} == {"SAME"}
+    (note,) = found.notes
+    said = "is 7 % slower in all implementations together, which is taken to be the machine's"
+    assert note.startswith("float32 ")
+    assert note.endswith(f" on cpu {said}")
+    assert between(base, run(tmp_path / "c.json", 2, names=names)).notes == ()
+
+
 def test_times_on_one_core_and_on_two_are_not_compared(tmp_path: Path) -> None:
     """The number is named, and the status is 2.  A file that does not say may be of any."""
     old, two, one = (run(tmp_path / f"{n}.json", n, plan=how) for n, how in enumerate((None, WARM, plan(threads=1))))
