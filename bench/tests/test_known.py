@@ -19,6 +19,7 @@ from attention_conformance.bench.validity import known
 from attention_conformance.bench.validity.checks import FIRST, Call, Invalid, References, check
 from attention_conformance.bench.validity.known import KnownDeviations
 from attention_conformance.bench.validity.outcomes import INVALID, KNOWN_DEVIATION, Cell
+from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.workload import parse
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.ledger import triggers
@@ -141,6 +142,28 @@ def test_wrong_present_keys_are_not_excused_with_the_output() -> None:
     masks = {"output": np.ones((1, 2, 1, 8), bool), "present_key": np.ones((1, 2, 17, 8), bool)}
     assert found(LAST_ROW, Invalid("SDPA-25", "", Failure.VALUE, {"output": masks["output"]}))
     assert not found(LAST_ROW, Invalid("SDPA-25", "", Failure.VALUE, masks))
+
+
+#: Its trigger is a layer of several rows with padded keys.
+PADDED = replace(ERROR, id="export-mha-padding", clause="MHA-10", cases=("mha-lengths",))
+
+#: A layer whose keys are padded, and one whose are not.
+PADDED_LAYER, LAYER = "mha-b2h2d8s16-pad", "mha-b2h2d8s16"
+
+
+def test_a_record_of_layers_excuses_what_it_says_of_a_layer() -> None:
+    """The exception of padded keys, where keys are padded."""
+    assert found(PADDED, RAISED, PADDED_LAYER)
+    assert not found(PADDED, RAISED, LAYER)
+
+
+def test_a_row_of_a_layer_is_spoiled_by_any_of_its_heads() -> None:
+    """Its last row is excused in each column, and its first is not."""
+    shape = arguments.results(parse(LAYER))["output"]
+    last, first = (np.arange(shape[1])[None, :, None] == row for row in (shape[1] - 1, 0))
+    for mask, excused in ((last, True), (first, False), (last | first, False)):
+        wrong = Invalid("MHA-19", "", Failure.VALUE, {"output": np.broadcast_to(mask, shape)})
+        assert found(LAST_ROW, wrong, LAYER) is excused
 
 
 def test_what_is_too_large_to_look_at_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -245,6 +245,13 @@ def _no_bias(x: Inputs, expected: Expected) -> bool:
     return "heads" in x.keywords and all(x.keywords.get(name) is None for name in ("b_q", "b_k", "b_v"))
 
 
+def _padded(x: Inputs, expected: Expected) -> bool:
+    """Keys that are padded for all of several rows: by their number, or by a mask with one row."""
+    rows = expected.allowed.shape[2]
+    one = _mask_or_bias(lambda shape, full: len(shape) > 1 and shape[-2] == 1)(x, expected)
+    return rows > 1 and ("kv_lengths" in x.keywords or bool(one))
+
+
 def _one_query(x: Inputs, expected: Expected) -> bool:
     """is_causal with one query and a past."""
     return bool(x.keywords.get("is_causal")) and "past_key" in x.keywords and x.q.shape[2] == 1
@@ -309,7 +316,8 @@ SPOILS: dict[str, Spoils] = {
     "onnx-reference-one-key": _mask_or_bias(_repeats_keys),
     **_table(
         _always,
-        "jax-nn-float64 jax-nn-float16 export-float64-scalars-1 export-float64-scalars-2 onnx-reference-bfloat16",
+        "jax-nn-float64 jax-nn-float16 export-float64-scalars-1 export-float64-scalars-2 onnx-reference-bfloat16 "
+        "onnx-reference23-bfloat16",
     ),
     "jax-nn-lse-dtype": _returns_lse,
     "onnx-reference-causal-one-row": _causal_one_row,
@@ -322,6 +330,7 @@ SPOILS: dict[str, Spoils] = {
     # Of layers: ``expected`` is what the reference says of their heads.
     "torch-mha-fast-empty-row": _fully_masked_row,
     "torch-mha-slow-empty-row": _fully_masked_row_of_weights,
+    "export-mha-padding": _padded,
     "ort-mha-layer-causal": _last_row_causal,
     "ort-layer-fill": _within_fill,
     "ort-layer-bias-minus-inf": _row_of_minus_inf,

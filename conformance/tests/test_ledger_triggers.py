@@ -111,6 +111,17 @@ def test_causal_and_a_mask_of_one_row_meet() -> None:
         assert not rows(record, Problem("mask", mask=one_row)).any()
 
 
+def test_padded_keys_of_a_layer_need_several_rows() -> None:
+    """By lengths, and by a mask with one row for all; of one row the mask has as many."""
+    record = "export-mha-padding"
+    lengths = Problem("lengths", Shape(b=2, sq=3, sk=5), kv_lengths=(2, 5))
+    one_row = Problem("mask", Shape(sq=3, sk=5), mask=RandomMask(0.5, (None, 1, 1, None)))
+    assert rows(record, lengths).all()
+    assert rows(record, one_row).all()
+    assert not rows(record, Problem("full", Shape(sq=3, sk=5), mask=RandomMask(0.5, (None,) * 4))).any()
+    assert not rows(record, replace(lengths, shape=Shape(b=2, sq=1, sk=5))).any()
+
+
 def test_products_of_vectors_need_two_axes_of_length_1() -> None:
     """One batch, one key head, and two of rows, keys and width of length 1."""
     one = Shape(b=1, hq=1, hkv=1, sq=1, sk=5, d=1, dv=1)

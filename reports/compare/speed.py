@@ -174,11 +174,11 @@ def taken_off(found: Sequence[Machine]) -> list[str]:
     list[str]
         A sentence for each such workload.
     """
+    moved = [(f"{name} on {one.device}", by) for one in found for name, by in one.workloads]
     return [
-        f"{name} on {one.device} is {abs(by - 1):.0%} {(Verdict.SLOWER if by > 1 else Verdict.FASTER).value} in all implementations together,"
-        " which is taken to be the machine's".replace("%", " %")
-        for one in found
-        for name, by in one.workloads
+        f"{name} is {abs(by - 1):.0%} {(Verdict.SLOWER if by > 1 else Verdict.FASTER).value} in all implementations"
+        " together, which is taken to be the machine's".replace("%", " %")
+        for name, by in moved
         if not 1 / LEAST < by < LEAST
     ]
 
@@ -186,9 +186,11 @@ def taken_off(found: Sequence[Machine]) -> list[str]:
 def _machine(device: str, found: Effects, yardsticks: Mapping[str, float]) -> Machine:
     known = tuple(yardsticks.items())
     seen = [[one.seen for one in those] for those in (found.units.values(), found.cells)]
-    most = (float(np.median(each)) if each else None for each in seen)
+    implementation, cell = (float(np.median(each)) if each else None for each in seen)
     beside = tuple(found.workloads.items())
-    return Machine(device, found.machine, known, found.scatter, found.luck, len(found.cells), *most, workloads=beside)
+    return Machine(
+        device, found.machine, known, found.scatter, found.luck, len(found.cells), implementation, cell, beside
+    )
 
 
 def _wholes(device: str, found: Effects, cells: Sequence[Speed], rules: Rules) -> Iterable[Finding]:
