@@ -70,6 +70,9 @@ LIBRARY, HALVED = "jax", 0.5
 #: to a percent.
 MOST = 3000
 
+#: How many implementations are named whose slowdown is found least often.
+LEAST_FOUND = 4
+
 #: Cells of an implementation that changes as a whole.
 LEAST_CELLS = 2
 
@@ -199,6 +202,7 @@ def rates(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Rates of the rule over all pairs, as they are and with changes injected: shares of pairs and of cells."""
     false, same, covered, seen = [], [], [], []
     injected: list[list[tuple[bool, bool]]] = [[] for _ in INJECTED]
+    of_units: dict[str, list[bool]] = {}
     most = MOST // math.comb(len(runs), 2)
     for turn, (those, judge) in enumerate(pairs(runs)):
         found = judge(those)
@@ -213,9 +217,13 @@ def rates(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 after = judge(longer(those, which, by))
                 one = after.units[unit] if what == WHOLE else after.cells[which[0]]
                 results.append((one.verdict is Verdict.SLOWER, changed(after, which, unit)))
+                if (what, by) == INJECTED[0][:2]:
+                    of_units.setdefault(unit[0], []).append(results[-1][0])
     shares = [[_mean(each) for each in zip(*results, strict=True)] for results in injected]
     told = np.median(np.array(seen), axis=0).tolist()
-    return {"false": _mean(false), "same": _mean(same), "covered": _mean(covered), "seen": told, "injected": shares}
+    least = sorted((_mean(hits), name) for name, hits in of_units.items())[:LEAST_FOUND]
+    parts = {"false": _mean(false), "same": _mean(same), "covered": _mean(covered), "seen": told, "injected": shares}
+    return parts | {"least_found": [[name, share] for share, name in least]}
 
 
 def library(runs: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -399,6 +407,9 @@ def table(found: Measured) -> str:
         shares = [one["injected"][at] for one in results.values()]
         rows.append([f"{what} × {by:.2f} found (aim {aim:.0%})", *(f"{hit:.1%}" for hit, _ in shares)])
         rows.append(["… anything else is called changed", *(f"{other:.1%}" for _, other in shares)])
+        if not at:
+            of_each = (one["least_found"] for one in results.values())
+            rows.append(["… least often of", *(", ".join(f"{name} {hit:.0%}" for name, hit in each) for each in of_each)])
     of_library = [found["results"][name]["library"] for name in sets]
     texts = (f"all {LIBRARY} × {HALVED} found, cells", "… other cells SAME", "… anything else is called changed")
     rows += [[text, *(f"{shares[at]:.1%}" for shares in of_library)] for at, text in enumerate(texts)]

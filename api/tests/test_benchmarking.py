@@ -48,9 +48,9 @@ def lies(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     real = stopwatch.perf_counter
     started = real()
     output = RIGHT(q, k, v)
-    while real() < started + 0.003:
+    while real() < started + 0.0005:
         pass
-    hidden = real() - started - 1e-5
+    hidden = real() - started - 1e-4
 
     def fake() -> float:
         stopwatch.perf_counter = real

@@ -55,12 +55,12 @@ def hides_work(q: Any, k: Any, v: Any) -> np.ndarray:
         while clocks.perf_counter() < until:
             pass
 
-    return hides(0.005, work, q, k, v)
+    return hides(0.0005, work, q, k, v)
 
 
 def hides_waiting(q: Any, k: Any, v: Any) -> np.ndarray:
     """Waits, as for another process that works for it."""
-    return hides(0.005, lambda until: time.sleep(until - clocks.perf_counter()), q, k, v)
+    return hides(0.0005, lambda until: time.sleep(until - clocks.perf_counter()), q, k, v)
 
 
 @pytest.mark.parametrize(("function", "status"), [("slows_the_clock", "clock"), ("leaves_it", "returned")])

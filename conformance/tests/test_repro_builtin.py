@@ -121,13 +121,17 @@ def forms(case: AnyCase) -> set[str]:
 
 @functools.cache
 def sample(operator: str = "sdpa") -> tuple[tuple[str, str], ...]:
-    """Cases of an operator that have every feature, the first one for each, in the dtype that is rarest so far."""
-    seen: set[str] = set()
+    """Cases of an operator that have every feature, each the one with the most that none before it has.
+
+    Each is taken in the dtype that is rarest so far.
+    """
+    cases = [case for case in every_case().values() if case.operator == operator]
+    having = {case.name: features(case) for case in cases if max(case.shape.sq, case.shape.sk) < LONG}
     chosen: list[tuple[str, str]] = []
-    for case in every_case().values():
-        if case.operator == operator and not features(case) <= seen and max(case.shape.sq, case.shape.sk) < LONG:
-            chosen.append((case.name, min(case.dtypes, key=[dtype for _, dtype in chosen].count)))
-            seen |= features(case)
+    while any(having.values()):
+        name = max(having, key=lambda each: len(having[each]))
+        chosen.append((name, min(every_case()[name].dtypes, key=[dtype for _, dtype in chosen].count)))
+        having = {each: rest - having[name] for each, rest in having.items()}
     return tuple(chosen)
 
 
@@ -140,7 +144,9 @@ def jobs() -> list[Job]:
         slow, traced = (any(fnmatch(each.name, pattern) for pattern in patterns) for patterns in (SLOW, TRACED))
         cases = sample(each.operator)
         chosen = ((ONE[each.operator], "float32"),) if slow else cases[:: STEPS[each.operator]] if traced else cases
-        found += [(each, case, dtype) for case, dtype in chosen if dtype in each.dtypes]
+        for case, dtype in chosen:
+            possible = [one for one in each.dtypes if one in every_case()[case].dtypes]
+            found += [(each, case, one) for one in sorted(possible, key=lambda one: one != dtype)[:1]]
     return found
 
 
