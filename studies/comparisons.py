@@ -47,12 +47,16 @@ from attention_conformance.reports.input.read import read
 from attention_conformance.reports.input.records import Records
 from studies.common import Measured, Study, Unfit, markdown, sentence
 
+#: Two sets of one machine by all that it says of itself, which ran on two hosts: the second is faster by a fifth.
+HOSTS = ("idle", "idle, another host")
+
 #: Quantiles of the calls of a process run, of which the one that is used is one.
 QUANTILES = (0.0, QUANTILE, 0.25, 0.5)
 
 #: What else the machine did, which machine it was, and on how many cores the calls ran, with the words for the bench.
 SETS = {
     "idle": (),
+    "idle, another host": (),
     "idle, AMD": (),
     "idle, three process runs": ("--process-runs", "3"),
     "busy": (),
@@ -109,7 +113,7 @@ def measure(runs: int, machine: str, work: Path, bench: str) -> dict[str, Any]:
         }
         for name, runs in several.items()
     }
-    return {"sets": sets, "results": results, "threads": 1}
+    return {"sets": sets, "results": results, "between": between(*(sets[name] for name in HOSTS)), "threads": 1}
 
 
 def files(folder: Path) -> list[Path]:
@@ -325,6 +329,14 @@ def series(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"without": len(plain.findings), "injected": injected}
 
 
+def between(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Pairs of a run of each set, those in which everything is called changed, and those in which anything else is."""
+    found = [compared(base, new)(cells(base, new)) for base, new in itertools.product(first, second)]
+    everything = [one.everything is not None and one.everything.verdict in CHANGED for one in found]
+    others = [changed(one) and not all_of for one, all_of in zip(found, everything, strict=True)]
+    return [len(found), sum(everything), sum(others)]
+
+
 def _mean(values: Sequence[Any]) -> float:
     return float(np.mean(np.array(values, dtype=float)))
 
@@ -409,7 +421,9 @@ def table(found: Measured) -> str:
         rows.append(["… anything else is called changed", *(f"{other:.1%}" for _, other in shares)])
         if not at:
             of_each = (one["least_found"] for one in results.values())
-            rows.append(["… least often of", *(", ".join(f"{name} {hit:.0%}" for name, hit in each) for each in of_each)])
+            rows.append(
+                ["… least often of", *(", ".join(f"{name} {hit:.0%}" for name, hit in each) for each in of_each)]
+            )
     of_library = [found["results"][name]["library"] for name in sets]
     texts = (f"all {LIBRARY} × {HALVED} found, cells", "… other cells SAME", "… anything else is called changed")
     rows += [[text, *(f"{shares[at]:.1%}" for shares in of_library)] for at, text in enumerate(texts)]
@@ -436,7 +450,16 @@ def table(found: Measured) -> str:
             for (what, by, _), (hit, other) in zip(INJECTED, of["injected"], strict=True)
         ],
     )
-    return "\n\n".join([first, second, third, sentence(found, "aims are those of an idle machine")])
+    pairs, everything, others = found["between"]
+    across = (
+        f'Of the {pairs} pairs of a run of "{HOSTS[0]}" and one of "{HOSTS[1]}", {everything} are said to have changed'
+        f" as a whole, and {others} in anything else."
+    )
+    return "\n\n".join([first, second, third, across, sentence(found, "aims are those of an idle machine")])
+
+
+def _found(shares: Sequence[tuple[str, float]]) -> str:
+    return ", ".join(f"{name} {share:.0%}" for name, share in shares)
 
 
 def _with_all(found: Measured, name: str) -> str:

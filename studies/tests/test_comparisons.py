@@ -17,6 +17,7 @@ from studies.comparisons import (
     INJECTED,
     QUANTILES,
     STUDY,
+    between,
     cells,
     falsely,
     kept,
@@ -138,6 +139,19 @@ def test_a_history_of_runs_of_which_half_are_of_another_machine_has_changes() ->
         for name, by in zip(list(one["cells"]), shift, strict=True):
             one["cells"][name] = (np.array(one["cells"][name]) * math.exp(by)).tolist()
     assert series(wild)["without"] > 5
+
+
+def test_runs_of_another_host_are_counted_by_what_is_called_changed() -> None:
+    """Everything, where no yardstick says so; an implementation, where the others stayed; or nothing."""
+    assert between(QUIET[:2], QUIET[2:4]) == [4, 0, 0]
+    faster, one = ([{**each, "cells": dict(each["cells"])} for each in QUIET[2:4]] for _ in range(2))
+    for each in faster:
+        each["cells"] = {name: (np.array(levels) / 1.5).tolist() for name, levels in each["cells"].items()}
+    for each in one:
+        mine = {name: levels for name, levels in each["cells"].items() if name.startswith("torch-0 ")}
+        each["cells"] |= {name: (np.array(levels) / 1.5).tolist() for name, levels in mine.items()}
+    assert between(QUIET[:2], faster) == [4, 4, 0]
+    assert between(QUIET[:2], one) == [4, 0, 4]
 
 
 def test_the_real_runs_that_are_kept_have_no_more_false_findings_than_promised() -> None:
