@@ -84,12 +84,13 @@ ONE = {
 
 
 def features(case: AnyCase) -> set[str]:
-    """What makes a difference to a script, besides the dtype."""
+    """What makes a difference to a script, besides the dtype; of an invalid call, which may lack what it names, that."""
+    if case.invalid:
+        return {f"refused by {case.clauses[0]}"}
     found = {*case.keywords, f"{case.memory} {sorted(case.keywords) if case.memory != 'contiguous' else ''}"}
     found |= {f"{name} as an array" for name in ("causal_offset",) if callable(case.options.get(name))}
     found |= {"edit"} if case.edit else set()
     found |= {"a call before"} if case.after else set()
-    found |= {f"refused by {case.clauses[0]}"} if case.invalid else set()
     heads = isinstance(case, (Case, PackedCase)) and case.shape.hq != case.shape.hkv
     found |= {"grouped heads"} if heads else set()
     found |= {f"stored as {case.stored}"} if isinstance(case, PagedCase) else set()
@@ -121,17 +122,19 @@ def forms(case: AnyCase) -> set[str]:
 
 @functools.cache
 def sample(operator: str = "sdpa") -> tuple[tuple[str, str], ...]:
-    """Cases of an operator that have every feature, each the one with the most that none before it has.
+    """Cases of an operator that have every feature and dtype, each the one with the most that none before it has.
 
-    Each is taken in the dtype that is rarest so far.
+    Of its dtypes each is taken in the one that is rarest so far.
     """
     cases = [case for case in every_case().values() if case.operator == operator]
-    having = {case.name: features(case) for case in cases if max(case.shape.sq, case.shape.sk) < LONG}
+    shown = {case.name: features(case) for case in cases if max(case.shape.sq, case.shape.sk) < LONG}
+    having = {(name, dtype): {dtype, *shown[name]} for name in shown for dtype in every_case()[name].dtypes}
     chosen: list[tuple[str, str]] = []
     while any(having.values()):
-        name = max(having, key=lambda each: len(having[each]))
-        chosen.append((name, min(every_case()[name].dtypes, key=[dtype for _, dtype in chosen].count)))
-        having = {each: rest - having[name] for each, rest in having.items()}
+        used = [dtype for _, dtype in chosen]
+        job = max(having, key=lambda each: (len(having[each]), -used.count(each[1])))
+        chosen.append(job)
+        having = {each: rest - having[job] for each, rest in having.items()}
     return tuple(chosen)
 
 
