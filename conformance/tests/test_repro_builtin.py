@@ -84,7 +84,7 @@ ONE = {
 
 
 def features(case: AnyCase) -> set[str]:
-    """What makes a difference to a script, besides the dtype; of an invalid call, which may lack what it names, that."""
+    """What makes a difference to a script, besides the dtype; an invalid call may lack what it names."""
     if case.invalid:
         return {f"refused by {case.clauses[0]}"}
     found = {*case.keywords, f"{case.memory} {sorted(case.keywords) if case.memory != 'contiguous' else ''}"}
