@@ -158,7 +158,7 @@ def questions(found: History, steps: pd.DataFrame) -> list[Answer]:
 
 
 def change_table(steps: pd.DataFrame) -> Table:
-    """One row per change, the newest first and the largest of a run before the others."""
+    """One row per change, in the order of their table: the newest first, of one run the highest level first."""
     rows = tuple(
         (
             _named(row, what),
@@ -180,7 +180,7 @@ def change_table(steps: pd.DataFrame) -> Table:
     titles = ("implementation", numbers[0], "workload", "device", "dtype", *numbers[1:], "first run")
     note = (
         f"Found by PELT after single outliers were taken out; from {digits(LEAST)}× on, or as much faster."
-        " Cells that changed together are one change."
+        " Cells that changed together are one change; one that stands beside it changed by more or by less."
     )
     heads = columns(*titles, "versions that changed", "file", "machine", numbers=numbers)
     return Table("steps", "Changes, newest first", heads, rows, note)

@@ -36,9 +36,13 @@ def points(found: History) -> pd.DataFrame:
 
 
 def changes(found: History) -> pd.DataFrame:
-    """One row per change, newest and largest first: of what, when, by how much, which versions changed with it."""
+    """One row per change: of what, when, by how much, which versions changed with it.
+
+    The newest first; of one run the highest level first, and of a level the largest.
+    """
     names = ["when", "file", "level", *CELL, "machine", "before", "after", "ratio", "cells", "of", "versions"]
-    size = [(one.when, one.file, abs(math.log(one.ratio))) for one in found.changes]
+    levels = [*Level][::-1]
+    size = [(one.when, one.file, levels.index(Level(one.level)), abs(math.log(one.ratio))) for one in found.changes]
     order = sorted(range(len(size)), key=size.__getitem__, reverse=True)
     rows = [[getattr(found.changes[at], name) for name in names] for at in order]
     return pd.DataFrame(rows, columns=names).astype(dict.fromkeys(("before", "after", "ratio"), float))

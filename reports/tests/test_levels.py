@@ -140,8 +140,10 @@ def test_the_tables_have_what_changed_together_as_one(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for day in range(20):
         late, factor = day >= 12, 1.3 if day >= 12 else 1.0
-        cells = [timed("x", size, steady(1e-3 * factor**2, 10 * day + size)) for size in (128, 256)]
-        cells += [timed("y", size, steady(2e-3 * (factor if size == 256 else 1.0), day + size)) for size in (128, 256)]
+        cells = [timed("x", size, steady(1e-3 * factor, 10 * day + size)) for size in (128, 256)]
+        cells += [
+            timed("y", size, steady(2e-3 * (factor**2 if size == 256 else 1.0), day + size)) for size in (128, 256)
+        ]
         given = {"fingerprint": fingerprint(versions={"torch": "2.13" if late else "2.12"})}
         bench_run(tmp_path / "in" / f"{day}.json", *cells, started=f"2026-01-{day + 1:02}T00:00:00Z", **given)
     assert main(["history", str(tmp_path / "in"), "-o", str(tmp_path / "out")]) == 0
