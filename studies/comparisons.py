@@ -50,7 +50,7 @@ from attention_conformance.reports.input.read import read
 from attention_conformance.reports.input.records import Records
 from studies.common import Measured, Study, Unfit, markdown, sentence
 
-#: Two sets of one machine by all that it says of itself, which ran on two hosts: the second is faster by a fifth.
+#: Two sets of one machine by all that it says of itself; in the second all took a fifth less time, as on another host.
 HOSTS = ("idle", "idle, another host")
 
 #: Quantiles of the calls of a process run, of which the one that is used is one.

@@ -60,7 +60,7 @@ def hides_work(q: Any, k: Any, v: Any) -> np.ndarray:
 
 def hides_waiting(q: Any, k: Any, v: Any) -> np.ndarray:
     """Waits, as for another process that works for it."""
-    return hides(0.0005, lambda until: time.sleep(until - clocks.perf_counter()), q, k, v)
+    return hides(0.0005, lambda until: time.sleep(max(0.0, until - clocks.perf_counter())), q, k, v)
 
 
 @pytest.mark.parametrize(("function", "status"), [("slows_the_clock", "clock"), ("leaves_it", "returned")])

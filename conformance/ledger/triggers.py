@@ -246,10 +246,11 @@ def _no_bias(x: Inputs, expected: Expected) -> bool:
 
 
 def _padded(x: Inputs, expected: Expected) -> bool:
-    """Keys that are padded for all of several rows: by their number, or by a mask with one row."""
-    rows = expected.allowed.shape[2]
-    one = _mask_or_bias(lambda shape, full: len(shape) > 1 and shape[-2] == 1)(x, expected)
-    return rows > 1 and ("kv_lengths" in x.keywords or bool(one))
+    """Keys that are padded for all of several rows, by their number or by a mask with one row, and nothing beside."""
+    given, mask = x.keywords, x.keywords.get("mask")
+    one = mask is not None and mask.ndim > 1 and mask.shape[-2] == 1
+    beside = given.get("is_causal") or given.get("return_weights") or given.get("bias") is not None
+    return expected.allowed.shape[2] > 1 and not beside and ("kv_lengths" in given or one)
 
 
 def _one_query(x: Inputs, expected: Expected) -> bool:

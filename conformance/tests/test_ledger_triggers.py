@@ -122,6 +122,17 @@ def test_padded_keys_of_a_layer_need_several_rows() -> None:
     assert not rows(record, replace(lengths, shape=Shape(b=2, sq=1, sk=5))).any()
 
 
+def test_padded_keys_with_anything_beside_are_no_deviation() -> None:
+    """The cases of layers that pad keys and are not of the record, which the exported layer passes."""
+    record, padding = (
+        BY_ID["export-mha-padding"],
+        "mha-causal-padding mha-weights-causal-padding mha-source-002-padding",
+    )
+    for case in map(case_named, padding.split()):
+        assert case.name not in record.cases
+        assert not triggers.triggered([record], case.inputs("float32"), heads_of(case.expected("float32")))
+
+
 def test_products_of_vectors_need_two_axes_of_length_1() -> None:
     """One batch, one key head, and two of rows, keys and width of length 1."""
     one = Shape(b=1, hq=1, hkv=1, sq=1, sk=5, d=1, dv=1)

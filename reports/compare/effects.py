@@ -226,7 +226,7 @@ def effects(
     Effects
         ``cells`` in the order of the cells.
     """
-    base, new, moved, beside = settle(cells)
+    base, new, moved, beside = settle(cells, unknown)
     variance, freedom = variances([cell.kind for cell in cells], base, new)
     within = variance * np.array([1 / len(b) + 1 / len(n) for b, n in zip(base, new, strict=True)])
     units = {unit: [at for at, cell in enumerate(cells) if cell.unit == unit] for unit in {c.unit: 0 for c in cells}}
@@ -306,13 +306,17 @@ def of_machine(
     return told * prior / (prior + measured), math.hypot(error, load)
 
 
-def settle(cells: Sequence[Cell]) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray, dict[str, float]]:
+def settle(
+    cells: Sequence[Cell], unknown: float = UNKNOWN
+) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray, dict[str, float]]:
     """The levels of both sides without what cells of a process run have in common, and how far each cell moved.
 
     Parameters
     ----------
     cells
         Of one device, with process runs of both sides.
+    unknown
+        Two standard deviations of the machine, of the log; 0 where it is not in the times.
 
     Returns
     -------
@@ -336,7 +340,7 @@ def settle(cells: Sequence[Cell]) -> tuple[list[np.ndarray], list[np.ndarray], n
         # What the machine may have been beside its mean while these were measured, as process runs show.
         possible = 2 * math.sqrt((own + float(np.mean(machine))) / 2)
         if 2 * max(Counter(cells[at].kind for at in part).values()) < len(part):
-            possible = max(possible, UNKNOWN)
+            possible = max(possible, unknown)
         off[cells[part[0]].together] = float(np.clip(beside, -possible, possible))
         moved[part] -= off[cells[part[0]].together]
     return base, new, moved, off

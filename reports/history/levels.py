@@ -130,10 +130,10 @@ def found(logs: np.ndarray, keys: Sequence[Key]) -> Changes:
     for at in units:
         for step in _both(_mean(lasting[at]), _mean(without[at])) if len(at) > 1 else ():
             alike = {cell: _alike(own[cell], step, lasting[cell], without[cell]) for cell in at}
-            changed = [cell for cell, log in alike.items() if log is not None]
-            for cell in changed if 2 * len(changed) > len(at) else ():
-                own[cell] = {place: log for place, log in own[cell].items() if abs(place - step.at) >= SHORTEST}
-                own[cell][step.at] = alike[cell] or 0.0
+            changed = {cell: log for cell, log in alike.items() if log is not None}
+            for cell, log in changed.items() if 2 * len(changed) > len(at) else ():
+                rest = {place: by for place, by in own[cell].items() if abs(place - step.at) >= SHORTEST}
+                own[cell] = rest | {step.at: log}
     findings = [one for at in units for one in _findings(at, own)]
     places = [list(each) for each in own]
     for level, at, row in shared:
