@@ -31,7 +31,7 @@ SLOW = re.compile(r"^pytestmark = .*\bslow\b", re.MULTILINE)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With ``-m "not slow"`` files that have nothing else are not even imported: most of them import a framework."""
+    """Leave out files that ``-m "not slow"`` takes nothing of: most of them import a framework."""
     plain = config.args_source is not pytest.Config.ArgsSource.ARGS
     if not plain or config.option.markexpr != "not slow" or not collection_path.match("test_*.py"):
         return None

@@ -210,7 +210,7 @@ class BenchmarkReport:
         ]  # fmt: skip
 
     def _told(self) -> list[str]:
-        """Why there is no time, or none to be relied on."""
+        """Reason why there is no time, or none to be relied on."""
         shaky = (f"unstable: {t.name} at {t.workload} in {t.dtype}: {t.unstable}" for t in self.timings if t.unstable)
         return [*(timing.message for timing in self.timings if timing.message), *shaky]
 
@@ -285,24 +285,25 @@ def benchmark(
     Parameters
     ----------
     function
-        As of ``check``, or what ``--impl`` takes: the name of a built-in as ``"torch-sdpa"``, ``path.py:function``.
+        The function, as in ``check``, or what ``--impl`` takes: the name of a built-in as ``"torch-sdpa"``,
+        ``path.py:function``.
     shapes
         One or several: (B, H, S, D); (B, Hq, Hkv, Sq, Sk, D) with another number of key heads or keys, and a seventh
         number for Dv; or the name of a workload, ``"prefill-b1h8g2d64s1024-causal"``, ``"model/gpt2"``, or a glob.
     is_causal
-        Of shapes that are numbers; a workload's name says it itself.
+        Whether shapes that are numbers are causal; a workload's name says it itself.
     dtypes
-        One result each.
+        Dtypes to time, one result each.
     against
         Functions or names that are timed in the same rounds, for a ratio with its interval.
     framework, operator
-        As of ``check``; the framework is that of every function object here.
+        As in ``check``; the framework is that of every function object here.
     device
         ``cpu`` or ``cuda``.
     threads
-        That every library is given, on as many cores.
+        Threads that every library is given, on as many cores.
     seconds
-        Of timed calls of each function at each size, over all processes; fewer once the interval is within 2 %.
+        Seconds of timed calls of each function at each size, over all processes; fewer once the interval is within 2 %.
     processes
         Fresh processes of each, one after another: what a process draws by lot at its start shows in the interval.
     isolated
@@ -387,7 +388,7 @@ def _workloads(shapes: Size | Sequence[Size], is_causal: bool) -> list[Workload]
 def _implementation(
     each: Function | str, framework: str | None, operator: str, isolated: bool, stack: ExitStack
 ) -> tuple[Implementation, ...]:
-    """What a function object or a name stands for."""
+    """The implementation of a function object or of a name."""
     if isinstance(each, str):
         return select([each])
     return (stack.enter_context(given(each, framework, operator, isolated=isolated)),)

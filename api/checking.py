@@ -230,7 +230,7 @@ class Report:
         Parameters
         ----------
         path
-            Of the new file, JSON lines.
+            Path of the new file, JSON lines.
         """
         with Writer(Path(path), self.header) as writer:
             for result in self.results:
@@ -269,13 +269,13 @@ def check(
         that it accepts are the features that it is judged on.  Its attributes (``dtypes``, ``head_widths``, ``layout``,
         …) say what else it takes.
     framework
-        Whose arrays it takes: ``numpy``, ``torch`` or ``jax``.  By default what its annotations and the modules that it
-        names say.
+        Framework whose arrays it takes: ``numpy``, ``torch`` or ``jax``.  By default what its annotations and the
+        modules that it names say.
     operator
         ``sdpa``, ``mha``, ``sublayer``, ``sdpa_grad``, ``mha_grad``, ``varlen``, ``varlen_grad``, ``paged``,
         ``merge`` or ``merge_grad``.
     dtypes, devices
-        Only these; by default all that the function declares, and all that are found.
+        Dtypes and devices to judge; by default all that the function declares, and all that are found.
     cases
         Names of cases or globs; by default all.
     require
@@ -357,19 +357,19 @@ class Suite:
         target
             The function on a device in a dtype.
         case
-            What is asked.
+            The case.
 
         Returns
         -------
         Judged
-            With the reply that the failure is explained by.
+            The result, with the reply that its failure is explained by.
         """
         keywords = self.selection.keywords[self.name]
         return judge_case(target, case, self.pool, keywords, self.ledger, self.versions, self.timeout)
 
     @functools.cached_property
     def versions(self) -> dict[str, str]:
-        """Of the packages that take part, and of those that known deviations name."""
+        """Versions of the packages that take part, and of those that known deviations name."""
         return versions_of(self.ledger, self.selection)
 
     def explained(
@@ -380,9 +380,9 @@ class Suite:
         Parameters
         ----------
         judged
-            By target and case.
+            Results by target and case.
         adapters
-            What a check before the first case found.
+            Findings of the checks before the first case.
 
         Returns
         -------
@@ -436,11 +436,11 @@ class Suite:
         Parameters
         ----------
         judged
-            By target and case.
+            Results by target and case.
         require
             Features that the function has to conform to.
         started
-            By the clock of ``time.perf_counter``, in seconds.
+            When the check began, by the clock of ``time.perf_counter``, in seconds.
         whole
             Whether no case was left out.
 
@@ -491,15 +491,15 @@ def suite(
     Parameters
     ----------
     function
-        What is judged.
+        The function that is judged.
     framework
-        Whose arrays it takes; None to find out.
+        Framework whose arrays it takes; None to find out.
     operator
-        Such as "sdpa".
+        Operator, such as "sdpa".
     dtypes
-        Those to judge; none for all that it has.
+        Dtypes to judge; none for all that it has.
     devices
-        Those to judge on; none for all that are found.
+        Devices to judge on; none for all that are found.
     deviations
         Ledgers of known deviations.
     isolated

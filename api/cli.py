@@ -226,7 +226,7 @@ def check_options(parser: argparse.ArgumentParser) -> None:
     Parameters
     ----------
     parser
-        That of the command.
+        Parser of the command.
     """
     _pytest_options(parser, "conformance.options:add", "conformance.options:add_fuzz")
 
@@ -237,7 +237,7 @@ def bench_options(parser: argparse.ArgumentParser) -> None:
     Parameters
     ----------
     parser
-        That of the command.
+        Parser of the command.
     """
     _pytest_options(parser, "conformance.options:add", "bench.options:add")
     add = _forwarding(parser)
@@ -250,7 +250,7 @@ def check(what: list[str], forwarded: list[str] | None) -> int:
     Parameters
     ----------
     what
-        What ``--impl`` takes, one each.
+        Functions, as ``--impl`` takes them, one each.
     forwarded
         Options for pytest, as they were written.
 
@@ -268,7 +268,7 @@ def bench(what: list[str], forwarded: list[str] | None) -> int:
     Parameters
     ----------
     what
-        What ``--impl`` takes, one each.
+        Functions, as ``--impl`` takes them, one each.
     forwarded
         Options for pytest, as they were written.
 

@@ -181,7 +181,7 @@ def judge(
     Returns
     -------
     Record
-        What became of it, which is written to the work folder, too.
+        Record of the run, which is written to the work folder, too.
     """
     work = work.absolute()
     digest = hashlib.sha256((folder / entry.adapter).read_bytes()).hexdigest()
@@ -268,7 +268,7 @@ def install(entry: Entry, folder: Path, constraint: Path | None = None) -> Path:
 
 
 def needed() -> list[str]:
-    """What the suite's core needs, as its own distribution says."""
+    """Requirements of the suite's core, as its own distribution says."""
     found = map(Requirement, importlib.metadata.requires("attention-conformance") or ())
     return [str(each) for each in found if each.marker is None or each.marker.evaluate({"extra": ""})]
 
@@ -382,14 +382,14 @@ def _view(known: Mapping[str, Entry], work: Path) -> View:
 
 
 def sentence(view: View) -> str:
-    """What the README says: how many, and the gravest three findings."""
+    """Sentence of the README: how many, and the gravest three findings."""
     from attention_conformance.reports.gallery import markdown
 
     return f"{markdown.verdict(view)} The gravest: {markdown.gravest(view)}."
 
 
 def measure(view: View) -> str:
-    """What DIAGNOSIS.md says: how many causes of the gallery the diagnosis names."""
+    """Sentence of DIAGNOSIS.md: how many causes of the gallery the diagnosis names."""
     from attention_conformance.reports.gallery import named
 
     return named.table(named.measured(view))

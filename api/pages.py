@@ -92,7 +92,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     Parameters
     ----------
     parser
-        That of the command.
+        Parser of the command.
     """
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PAGES)}; default: all")
 
@@ -103,7 +103,7 @@ def run(names: Sequence[str]) -> str:
     Parameters
     ----------
     names
-        Those of ``PAGES``; none for all.
+        Pages to write, by their names in ``PAGES``; none for all.
 
     Returns
     -------

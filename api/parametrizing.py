@@ -106,7 +106,7 @@ def parametrize(
     Parameters
     ----------
     function, framework, operator, dtypes, devices, cases, deviations, isolated, timeout
-        As of ``check``.  Nothing is called when tests are collected: the first one that runs starts the process.
+        As in ``check``.  Nothing is called when tests are collected: the first one that runs starts the process.
 
     Returns
     -------

@@ -40,7 +40,7 @@ def suite_arguments(arguments: Sequence[str], unknown: Sequence[str], root: Path
     arguments
         The command line.
     unknown
-        Those of them that pytest does not know, before the suite's options are added.
+        Arguments that pytest does not know, before the suite's options are added.
     root
         The folder of the rooms.
 
@@ -70,7 +70,7 @@ def lacking(room: str) -> str:
     Parameters
     ----------
     room
-        Its name, such as "bench".
+        Name of a folder, such as "bench".
 
     Returns
     -------

@@ -27,7 +27,7 @@ class Stage:
     name
         The command's name.
     status
-        Its exit status.
+        Exit status of the command.
     seconds
         From start to end.
     processor
@@ -49,7 +49,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     Parameters
     ----------
     parser
-        That of the command.
+        Parser of the command.
     """
     parser.add_argument(
         "what", nargs="*", metavar="WHAT", help="what --impl takes; default: all built-in and registered ones"
@@ -65,7 +65,7 @@ def run(what: Sequence[str], output: Path, preset: str, quick: bool) -> tuple[st
     Parameters
     ----------
     what
-        What ``--impl`` takes, one each; none for all.
+        Functions, as ``--impl`` takes them, one each; none for all.
     output
         Folder of the result files and of the report.
     preset

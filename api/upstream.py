@@ -57,7 +57,7 @@ sys.excepthook = claimed
 
 
 def chosen(names: Sequence[str]) -> dict[str, Upstream]:
-    """Those whose names match.  Raises InputError for a name or a pattern that none has."""
+    """Reports whose names match.  Raises InputError for a name or a pattern that none has."""
     known = upstream()
     unknown = [name for name in names if not any(fnmatch(each, name) for each in known)]
     if unknown:
@@ -93,7 +93,7 @@ def written(name: str, one: Upstream, python: str, named: str) -> str:
 
 
 def library(name: str, one: Upstream, known: Mapping[str, Entry]) -> str:
-    """What the index calls the library: the entry's package, or what the ledger's script imports."""
+    """Name of the library in the index: the entry's package, or what the ledger's script imports."""
     if one.entry:
         return known[one.entry].package
     imported = [each.partition(".")[0] for each in issues.modules(issue(name, one).script)]

@@ -50,7 +50,7 @@ from attention_conformance.conformance.ledger.load import LedgerError
 from attention_conformance.conformance.run.recorder import ledger_of, versions_of
 from attention_conformance.impls.contract import ImplementationError
 
-#: Of the extra ``bench``: what is imported late, when all is measured.
+#: Packages of the extra ``bench`` that are imported late, when all is measured.
 PACKAGES = ("pytest_benchmark", "scipy")
 
 #: Outcomes that are named one by one, and those of them that fail the run.
@@ -330,7 +330,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _tables(bench: Bench) -> list[str]:
-    """What every cell reached, the machine's own limits, and how time and memory grow."""
+    """Tables of what every cell reached, of the machine's own limits, and of how time and memory grow."""
     assert bench.session is not None
     outcomes = bench.session.outcomes
     timed = [

@@ -96,7 +96,7 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     bytes_least: Amount | None = None
     intensity: Amount | None = None
     bound_by: str | None = None
-    #: Of the measured peak of matrix products, and of the lower one of that and what the bandwidth allows.
+    #: Shares of the measured peak of matrix products, and of the lower one of that and what the bandwidth allows.
     share_of_peak: Amount | None = None
     share_of_limit: Amount | None = None
 

@@ -35,7 +35,7 @@ FIRST = sdpa_case("adapter", "SDPA-1", "A tiny input for the adapter check.", Sh
 #: One batch, which may be squeezed away, and every result that there is.
 SECOND = Shape(1, 2, 2, 4, 6, 8, 8)
 
-#: How the text of an exception begins that only says that a result is no array, or that there are too many or too few.
+#: Beginning of exceptions that only say that a result is no array, or that there are too many or too few.
 NO_RESULT = "TypeError: expected"
 NO_SUCH_ARGUMENT = ("unexpected keyword argument", "positional-only argument")
 
@@ -95,9 +95,9 @@ def adapter_lines(
     Parameters
     ----------
     findings
-        By implementation and device.
+        Findings by implementation and device.
     judged
-        By target and case.
+        Results by target and case.
 
     Returns
     -------
@@ -163,7 +163,7 @@ def _misnamed(raised: str, implementation: Implementation) -> Finding | None:
 
 
 def _kind(returned: Returned, target: Target) -> Finding | None:
-    """What is no array of the framework, or none yet, or elsewhere."""
+    """Kind of a result that is no array of the framework, or none yet, or elsewhere."""
     framework = target.implementation.framework.value
     for value in returned.values:
         if value.awaited:
@@ -186,7 +186,7 @@ def _kind(returned: Returned, target: Target) -> Finding | None:
     return None
 
 
-#: How what is no array shows in a failure, and how too many or too few results do.
+#: Marks in a failure of what is no array, and of too many or too few results.
 _NO_ARRAY = (Failure.ERROR, (NO_RESULT,))
 
 

@@ -41,7 +41,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True)
 class Closeness:
-    """How close results are to what the spec defines.
+    """Closeness of results to what the spec defines.
 
     Attributes
     ----------
@@ -199,7 +199,7 @@ def assert_close(
     kv_lengths
         (B,): the keys of a batch that take part are the first so many.
     scale
-        What scores are multiplied with; by default 1/√D.
+        Factor of the scores; by default 1/√D.
     softcap
         Scores become ``softcap * tanh(scores / softcap)``.
     sinks
@@ -315,13 +315,13 @@ def error_share(
     weights, lse, present_key, present_value, grad_output, grad_q, grad_k, grad_v, grad_bias
         Further results, as in ``assert_close``.
     profile, layout, rows, seed
-        How they are compared, as in ``assert_close``.
+        As in ``assert_close``.
 
     Returns
     -------
     float
-        At most 1 where ``assert_close`` with the same arguments passes; inf for a wrong shape or dtype, and for NaN
-        where a number was expected.
+        The share: at most 1 where ``assert_close`` with the same arguments passes; inf for a wrong shape or dtype, and
+        for NaN where a number was expected.
 
     Raises
     ------
@@ -382,13 +382,13 @@ def assert_layer_close(
         (B, Sq, E), (E, H · D), (Ekv, H · D) and (Ekv, H · Dv).  Projections are x @ w + b, so the weight of a
         ``torch.nn.Linear`` is given transposed.
     heads
-        H.
+        Number of heads, H.
     x_kv
         (B, Sk, Ekv), what keys and values are made of; by default ``x_q``.
     w_o
         (H · Dv, Eo), the projection of the output; by default there is none.
     b_q, b_k, b_v, b_o
-        What is added by the projections, as long as their results are wide.
+        Biases of the projections, as long as their results are wide.
     mask, bias
         Boolean, True where a key takes part, and numbers added to the scores; both broadcast to (B, H, Sq, Sk).
     is_causal
@@ -396,13 +396,14 @@ def assert_layer_close(
     kv_lengths
         (B,): the keys of a batch that take part are the first so many.
     scale
-        What scores are multiplied with; by default 1/√D.
+        Factor of the scores; by default 1/√D.
     sequence_first
         Inputs and output are (S, B, E).
     weights, average_weights
         A second result, (B, H, Sq, Sk), and whether it is the mean over the heads, (B, Sq, Sk).
     gamma, beta, epsilon, pre_norm
-        Of the sub-layer: with them the output is LayerNorm(x + mha(x)), or x + mha(LayerNorm(x)) with ``pre_norm``.
+        Parameters of the sub-layer: with them the output is LayerNorm(x + mha(x)), or x + mha(LayerNorm(x)) with
+        ``pre_norm``.
     grad_output, gradients
         The gradient of a loss with respect to the output, and those to check, by what they are the gradient of:
         ``{"x_q": …, "w_o": …}``; not of the sub-layer.
@@ -478,8 +479,8 @@ def layer_error_share(
     Returns
     -------
     float
-        At most 1 where ``assert_layer_close`` with the same arguments passes; inf for a wrong shape or dtype, and for
-        NaN where a number was expected.
+        The share: at most 1 where ``assert_layer_close`` with the same arguments passes; inf for a wrong shape or
+        dtype, and for NaN where a number was expected.
 
     Raises
     ------
@@ -575,7 +576,7 @@ def assert_paged_close(
     k_new, v_new
         (Tq, Hkv, D) and (Tq, Hkv, Dv): the keys and values of the queries' tokens, in place of what the cache has.
     k_scale, v_scale
-        What the numbers of the caches are multiplied with, in float32, broadcastable to them (PAGED-14).
+        Factors of the caches' numbers, in float32, broadcastable to them (PAGED-14).
     is_causal, causal_offset, window, scale, softcap, sinks, lse, profile, rows, seed
         As in ``assert_varlen_close``.
 
@@ -618,8 +619,8 @@ def assert_merge_close(
     output
         (B, H, S, Dv); without batch (H, S, Dv), and without heads too (S, Dv), as the others then.
     outputs, lses
-        Of each part: a list of arrays like ``output`` and one of (B, H, S), or arrays with one axis more.  Log-sum-exps
-        are natural, in float32 or wider, −inf where a part has no key.
+        Output and lse of each part: a list of arrays like ``output`` and one of (B, H, S), or arrays with one axis
+        more.  Log-sum-exps are natural, in float32 or wider, −inf where a part has no key.
     lse
         A further result, (B, H, S).
     layout
@@ -667,7 +668,7 @@ def assert_latent_close(
     is_causal, causal_offset, kv_lengths
         As in ``assert_close``.
     scale
-        What scores are multiplied with; by default 1/√(D + Dr).
+        Factor of the scores; by default 1/√(D + Dr).
     lse
         A further result, (B, H, Sq).
     layout
@@ -735,7 +736,7 @@ def _share(question: Question) -> float:
 
 @_one_thread
 def _checked(question: Question) -> Closeness:
-    """What was found.  Raises NotClose."""
+    """The closeness that was found.  Raises NotClose."""
     __tracebackhide__ = True
     start = time.perf_counter()
     shares: dict[str, float] = {}

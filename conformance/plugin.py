@@ -69,7 +69,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``--shard`` leave the tests of the other parts out; and put what is quick before what is compiled."""
+    """Leave the tests of other shards out, and put what is quick before what is compiled."""
     shard = config.getoption("shard")
     if shard is not None:
         part = sharding.share_out((xdist.scope(item.nodeid) for item in items), shard.total)
@@ -101,7 +101,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``-n`` the cases of an implementation, and the tests of a file, go to one process."""
+    """Scheduler of ``-n``: the cases of an implementation, and the tests of a file, go to one process."""
     if config.getoption("dist") != "load":
         return None
     return xdist.scheduler(config, log)
@@ -188,16 +188,16 @@ def asked(target: targets.Target, cases: Sequence[AnyCase] | None) -> list[AnyCa
     Parameters
     ----------
     target
-        What is judged.
+        The target that is judged.
     cases
-        Those that the run's globs name.  None for every case, and for a plugged-in implementation those at the sizes
+        Cases that the run's globs name.  None for every case, and for a plugged-in implementation those at the sizes
         of kernels that find what no other does.  Of built-in ones those are asked a few that compile nothing for a
         shape; each would be one more form to compile for the others, which are asked such cases by name.
 
     Returns
     -------
     list[AnyCase]
-        At the sizes that the envelope takes.
+        Cases at the sizes that the envelope takes.
     """
     implementation = target.implementation
 
@@ -238,12 +238,12 @@ def chosen_cases(patterns: list[str], option: str = "--case ") -> list[AnyCase] 
     patterns
         Globs.
     option
-        What a message calls them by.
+        Option by which a message calls them.
 
     Returns
     -------
     list[AnyCase] | None
-        Each once, in the order of the suite.
+        Each case once, in the order of the suite.
 
     Raises
     ------

@@ -16,7 +16,7 @@ from attention_conformance.impls.calls import Reply, Request, results_of
 from attention_conformance.impls.process.limits import KEPT, size_text
 from attention_conformance.impls.process.pool import Crashed, Garbage, Pool, TimedOut
 
-#: How the reason of a case begins whose keyword the implementation's signature has not.
+#: Beginning of the reason of a case whose keyword the implementation's signature has not.
 LACKING = "no keyword "
 
 
@@ -42,9 +42,9 @@ def judge_case(
     Parameters
     ----------
     keywords
-        Those that the implementation accepts: a case that needs another one is unsupported, and not run.
+        Keywords that the implementation accepts: a case that needs another one is unsupported, and not run.
     versions
-        Of the packages by which records of the ledger are in force.
+        Versions of the packages by which records of the ledger are in force.
     timeout
         Seconds for the call, its preparation included; None for no limit.
 
@@ -78,7 +78,7 @@ def blank_of(target: Target, case: AnyCase) -> Result:
     target
         An implementation on a device in a dtype.
     case
-        What will be asked.
+        The case.
 
     Returns
     -------
@@ -108,7 +108,7 @@ def run_case(target: Target, case: AnyCase, pool: Pool, timeout: float | None) -
     target
         An implementation on a device in a dtype.
     case
-        What is asked.
+        The case.
     pool
         Worker processes.
     timeout
@@ -152,9 +152,9 @@ def request(case: AnyCase, dtype: str, device: str) -> Request:
     Parameters
     ----------
     case
-        What is asked.
+        The case.
     dtype
-        Of the inputs.
+        Dtype of the inputs.
     device
         "cpu" or "cuda".
 

@@ -21,7 +21,7 @@ from attention_conformance.impls.process.pool import Pool
 #: Seconds for the case, compilation included; as pytest's ``--case-timeout``.
 TIMEOUT = 300.0
 
-#: How the command ends where the case does not fail, so that there is nothing to show.
+#: Exit status where the case does not fail, so that there is nothing to show.
 NO_FAILURE = 1
 
 

@@ -42,7 +42,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Selection:
-    """What a run is about, found before its first test."""
+    """Selection of a run, found before its first test: targets, keywords, and what is not installed."""
 
     targets: tuple[Target, ...]
     #: Features by implementation name.
@@ -97,7 +97,7 @@ def examine(
     Parameters
     ----------
     implementations
-        Those to judge.
+        Implementations to judge.
     devices, dtypes
         Names; none for all that there are.
     pool
@@ -190,7 +190,7 @@ def _known(option: str, given: Sequence[str], names: Sequence[str]) -> None:
             raise ImplementationError(f"{option} {name}: unknown{nearest(name, names)}")
 
 
-#: Of what is judged, whose envelopes were looked for; and of what is only timed.
+#: Keys of the selection that is judged, whose envelopes were looked for, and of the one that is only timed.
 _SELECTION, _TIMED = pytest.StashKey[Selection](), pytest.StashKey[Selection]()
 #: Seconds that the selection took.
 _SECONDS = pytest.StashKey[float]()
@@ -205,7 +205,7 @@ def selection(config: pytest.Config, *, probe: bool = True) -> Selection:
     Parameters
     ----------
     config
-        Of the run, which keeps it.
+        Pytest's configuration of the run, which keeps it.
     probe
         Whether envelopes are looked for.
 
@@ -243,7 +243,7 @@ def selected_within(config: pytest.Config) -> float:
 
 
 def left_out(config: pytest.Config) -> str:
-    """What a quick run left out, in words; "" of another run."""
+    """Sentence on what a quick run left out; "" of another run."""
     if not config.getoption("quick"):
         return ""
     few, slow = quick_cases(), sorted(config.stash.get(_SLOW, ()))
@@ -277,9 +277,9 @@ def keywords(config: pytest.Config, implementation: Implementation) -> frozenset
     Parameters
     ----------
     config
-        Of the run.
+        Pytest's configuration of the run.
     implementation
-        One of its selection.
+        An implementation of its selection.
 
     Returns
     -------
@@ -295,12 +295,12 @@ def pool(config: pytest.Config) -> Pool:
     Parameters
     ----------
     config
-        Of the run, which keeps it.
+        Pytest's configuration of the run, which keeps it.
 
     Returns
     -------
     Pool
-        One for the whole run.
+        The pool, one for the whole run.
     """
     if _POOL not in config.stash:
         config.stash[_POOL] = Pool(config.getoption("in_process"), config.getoption("case_memory"))

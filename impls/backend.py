@@ -94,7 +94,7 @@ def backend(framework: Framework) -> Backend:
     Parameters
     ----------
     framework
-        Whose arrays are meant.
+        Framework whose arrays are meant.
 
     Returns
     -------

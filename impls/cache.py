@@ -15,7 +15,7 @@ def folder(name: str) -> Path | None:
     Parameters
     ----------
     name
-        Its name: that of a framework, or of what is kept.
+        Name of the folder: that of a framework, or of what is kept.
 
     Returns
     -------

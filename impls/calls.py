@@ -106,7 +106,7 @@ def describe(implementation: Implementation) -> Description:
     Parameters
     ----------
     implementation
-        Where its function is.
+        Implementation, which says where its function is.
 
     Returns
     -------
@@ -149,14 +149,14 @@ def results_of(implementation: Implementation, request: Request) -> tuple[str, .
     Parameters
     ----------
     implementation
-        Its operator has the results.
+        Implementation, whose operator has the results.
     request
-        Its keywords say which of them are wanted.
+        Request, whose keywords say which of them are wanted.
 
     Returns
     -------
     tuple[str, ...]
-        In the order of the reply.
+        Names in the order of the reply.
     """
     given = {name: value for name, value in request.keywords.items() if value is not False}
     return OPERATORS[implementation.operator].returned(given)
@@ -190,7 +190,7 @@ def call(implementation: Implementation, request: Request, function: Function | 
     Parameters
     ----------
     implementation, request
-        What is called, and with which arrays in layout (B, H, S, D) and which keywords.
+        The implementation, and its arrays in layout (B, H, S, D) with the keywords.
     function
         Called instead of the implementation's own; nothing of it is kept.
 
@@ -318,7 +318,7 @@ def arguments(implementation: Implementation, request: Request) -> tuple[dict[st
     Parameters
     ----------
     implementation
-        Its layouts decide whether heads stand before or after the sequence.
+        Implementation, whose layouts decide whether heads stand before or after the sequence.
     request
         Arrays in the layout of the spec, (B, H, S, D), and the device and memory layout to put them in.
 
@@ -370,11 +370,11 @@ def collect(
     specification
         The call, which says what results it has and in what order.
     layout
-        Of the output and the gradients.
+        Layout of the output and the gradients.
     arrays
         The module of the framework's arrays.
     layout_of_past
-        Of the past and the present.
+        Layout of the past and the present.
 
     Returns
     -------
@@ -403,12 +403,12 @@ def heads_inside(implementation: Implementation) -> frozenset[str]:
     Parameters
     ----------
     implementation
-        Whose layouts are meant.
+        Implementation whose layouts are meant.
 
     Returns
     -------
     frozenset[str]
-        Those of the operator's arguments, results and past whose layout is BSHD; empty for BHSD.
+        Names of the operator's arguments, results and past whose layout is BSHD; empty for BHSD.
     """
     arguments = OPERATORS[implementation.operator].arguments
     names: tuple[str, ...] = (*arguments, *HEADS_OUTSIDE) if implementation.layout is Layout.BSHD else ()
@@ -479,7 +479,7 @@ def text(error: BaseException) -> str:
     Returns
     -------
     str
-        Its type and the first line of what it says, with those that follow a colon at its end, cut after 300
+        Type and first line of what it says, with the lines that follow a colon at its end, cut after 300
         characters.
     """
     said, *rest = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]

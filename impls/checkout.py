@@ -21,7 +21,7 @@ def writable(path: Path) -> Path:
     Parameters
     ----------
     path
-        Anywhere; the default of a command may lie in the package.
+        Any path; the default of a command may lie in the package.
 
     Returns
     -------

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 
 import zstandard
 
-#: How the name of a compressed file ends, and its first bytes.
+#: Suffix of a compressed file, and its first bytes.
 SUFFIX = ".zst"
 _MAGIC = b"\x28\xb5\x2f\xfd"
 
@@ -43,12 +43,12 @@ def kind(path: Path) -> str:
     Parameters
     ----------
     path
-        Of a file, compressed or not.
+        Path of a file, compressed or not.
 
     Returns
     -------
     str
-        With its dot.
+        The suffix, with its dot.
     """
     return Path(path.stem).suffix if path.suffix == SUFFIX else path.suffix
 
@@ -111,14 +111,14 @@ def read(path: Path, limit: int) -> bytes:
     Parameters
     ----------
     path
-        Of a regular file, compressed or not.
+        Path of a regular file, compressed or not.
     limit
         Bytes of the largest content.
 
     Returns
     -------
     bytes
-        What it unpacks to.
+        Content, unpacked.
 
     Raises
     ------
@@ -137,9 +137,9 @@ def write(path: Path, content: bytes) -> None:
     Parameters
     ----------
     path
-        Its folder is made.
+        Path of the file, whose folder is made.
     content
-        What it unpacks to.
+        Content, not yet packed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(zstandard.ZstdCompressor(level=LEVEL).compress(content) if path.suffix == SUFFIX else content)

@@ -19,12 +19,12 @@ def compute(name: str, *arguments: np.ndarray, **keywords: Any) -> Any:
     Parameters
     ----------
     name
-        Of the implementation: ``"numpy-eager"``.
+        Name of the implementation: ``"numpy-eager"``.
     arguments
-        Of its operator, in order and of one dtype: q (B, Hq, Sq, D), k (B, Hkv, Sk, D), v (B, Hkv, Sk, Dv) of sdpa;
-        x_q (B, Sq, E), w_q, w_k, w_v of mha and sublayer.
+        Arrays of its operator, in order and of one dtype: q (B, Hq, Sq, D), k (B, Hkv, Sk, D), v (B, Hkv, Sk, Dv) of
+        sdpa; x_q (B, Sq, E), w_q, w_k, w_v of mha and sublayer.
     keywords
-        As in ``operators.py``.
+        Options as in ``operators.py``.
 
     Returns
     -------

@@ -86,12 +86,12 @@ class Call:
         Parameters
         ----------
         name
-            Of an argument or a keyword.
+            Name of an argument or a keyword.
 
         Returns
         -------
         tuple[int, ...]
-            Its lengths.
+            Lengths of its axes.
         """
         return dict(self.shapes)[name]
 
@@ -107,9 +107,9 @@ def partial(function: Function, call: Call) -> Function:
     Parameters
     ----------
     function
-        Of any framework.
+        Function of any framework.
     call
-        Its plain keywords, shapes and dtype.
+        Call, with its plain keywords, shapes and dtype.
 
     Returns
     -------
@@ -175,7 +175,7 @@ class Implementation:
         Parameters
         ----------
         dtype
-            Such as "float16".
+            Dtype, such as "float16".
 
         Returns
         -------

@@ -118,7 +118,7 @@ class Sizes:
         Parameters
         ----------
         n
-            At least 0.
+            A length, at least 0.
 
         Returns
         -------
@@ -144,7 +144,7 @@ class Sizes:
         return f"at least {self.least}" if self.least > 1 else "any"
 
 
-#: How the lengths of queries and keys may relate, by what is declared.
+#: Relations of the lengths of queries and keys, by what is declared.
 RELATIONS = {
     "any": lambda sq, sk: True,
     "Sq = Sk": lambda sq, sk: sq == sk,
@@ -207,7 +207,7 @@ class Envelope:
         attributes
             Values by name.
         keywords
-            Those that the function accepts.
+            Keywords that the function accepts.
 
         Returns
         -------
@@ -334,7 +334,7 @@ class Envelope:
         Parameters
         ----------
         keywords
-            Those of the call.
+            Keywords of the call.
 
         Returns
         -------
@@ -349,7 +349,7 @@ class Envelope:
         Parameters
         ----------
         dtypes
-            Those that are taken.
+            Dtypes that are taken.
         lacking
             Keywords that are not.
 

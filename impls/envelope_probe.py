@@ -83,7 +83,7 @@ class Sample(Shape):
 
 @dataclass(frozen=True)
 class Probed:
-    """What a probe found: the envelope, and the dtypes in which the plain call is taken; none if nothing is."""
+    """Findings of a probe: the envelope, and the dtypes in which the plain call is taken; none if nothing is."""
 
     envelope: Envelope = field(default_factory=Envelope)
     dtypes: tuple[str, ...] = ()
@@ -142,7 +142,7 @@ def _ends(sequences: int, length: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Form:
-    """How a probe calls an operator: the arrays of a call, the lengths and pages that are tried, which axes count."""
+    """Form in which a probe calls an operator: arrays, the lengths and pages that are tried, which axes count."""
 
     given: Callable[[Sample, Callable[..., np.ndarray]], Given]
     lengths: tuple[tuple[int, int], ...] = _FIRST_LENGTHS
@@ -152,7 +152,7 @@ class _Form:
     groups: bool = True
 
 
-#: How the operators are called whose cases are fitted to an envelope.
+#: Forms of calls of the operators whose cases are fitted to an envelope.
 _FORMS: dict[str, _Form] = {
     "sdpa": _Form(_dense),
     "sdpa_grad": _Form(_gradients),
@@ -200,7 +200,7 @@ class _Asking:
         return self.reply(s, dtype).status != "unsupported"
 
     def reply(self, s: Sample, dtype: str) -> Reply:
-        """What becomes of the plain call of these sizes."""
+        """Reply to the plain call of these sizes."""
         arrays, keywords = self._arrays(s, dtype)
         found = call(self._implementation, Request(self._device, arrays, keywords | self.options))
         if found.status == "unsupported":
@@ -219,9 +219,9 @@ def probe(implementation: Implementation, device: str, declared_dtypes: bool = F
     Parameters
     ----------
     implementation
-        Of one of ``OPERATORS``.
+        Implementation of one of ``OPERATORS``.
     device
-        Where it is asked.
+        Device that it is asked on.
     declared_dtypes
         Whether its dtypes are declared, so that one that is refused is a disagreement.
 
@@ -368,7 +368,7 @@ _DECLARED = {
 
 
 def _refused_sizes(envelope: Envelope, base: Sample, dtype: str, asking: _Asking, form: _Form) -> Iterator[str]:
-    """Of each axis that is declared, the sizes that are refused with others as they were taken, and why."""
+    """Sizes of each declared axis that are refused, with others as they were taken, and why."""
     for axis, (name, attribute) in _DECLARED.items():
         sizes: Sizes = getattr(envelope, attribute)
         if sizes.free or (axis in ("sq", "sk", "b") and not form.lengths_count):

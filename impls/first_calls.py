@@ -98,7 +98,7 @@ def _forked(implementation: Implementation, request: Request, seconds: float) ->
 
 
 def _digest(reply: Reply) -> str:
-    """What tells two replies apart: status and results, not times."""
+    """Digest that tells two replies apart: of status and results, not times."""
     found = hashlib.sha256(f"{reply.status} {reply.text}".encode())
     for name, array in reply.results.items():
         found.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())

@@ -56,16 +56,16 @@ def given(
     function
         Takes and returns arrays as the contract says (impls/PLUGINS.md).
     framework
-        Whose arrays it takes: ``numpy``, ``torch`` or ``jax``; by default what ``framework_of`` finds.
+        Framework whose arrays it takes: ``numpy``, ``torch`` or ``jax``; by default what ``framework_of`` finds.
     operator
-        What it computes, where it has no attribute that says so.
+        Operator that it computes, where it has no attribute that says so.
     isolated
         Whether it is called in a process of its own, which it is sent to by pickling.
 
     Yields
     ------
     Implementation
-        With its framework and operator, callable by a worker.
+        The implementation, with its framework and operator, callable by a worker.
 
     Raises
     ------
@@ -216,7 +216,7 @@ def unpickled(path: str) -> Function:
     Parameters
     ----------
     path
-        Of a file that ``given`` wrote.
+        Path of a file that ``given`` wrote.
 
     Returns
     -------
@@ -235,7 +235,7 @@ def held(number: int) -> Function:
     Parameters
     ----------
     number
-        That ``given`` gave it.
+        Number that ``given`` gave it.
 
     Returns
     -------

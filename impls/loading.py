@@ -40,7 +40,7 @@ def load(target: str, folder: str = "") -> Any:
     target
         ``module:object`` or ``path.py:object``.
     folder
-        Where modules and files are looked for first.
+        Folder where modules and files are looked for first.
 
     Returns
     -------
@@ -74,7 +74,7 @@ class Deferred:
         self.__module__, _, self.__qualname__ = target.rpartition(":")
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """What the function returns."""
+        """Result of the function."""
         return load(self._target, self._folder)(*arguments, **keywords)
 
     def __getattr__(self, name: str) -> Any:
@@ -91,12 +91,12 @@ def opened(implementation: Implementation) -> Any:
     Parameters
     ----------
     implementation
-        Its record.
+        Record of the implementation.
 
     Returns
     -------
     Any
-        Its function.
+        The function.
 
     Raises
     ------
@@ -163,9 +163,9 @@ def operator_of(function: Function, name: str) -> Operator:
     Parameters
     ----------
     function
-        Of the contract.
+        A function of the contract.
     name
-        Of the operator where the function names none.
+        Name of the operator where the function names none.
 
     Returns
     -------
@@ -189,14 +189,14 @@ def keywords(function: Function, operator: Operator = SDPA) -> frozenset[str]:
     Parameters
     ----------
     function
-        Of the contract.
+        A function of the contract.
     operator
-        Whose keywords are looked for.
+        Operator whose keywords are looked for.
 
     Returns
     -------
     frozenset[str]
-        Their names.
+        Names of the keywords.
 
     Raises
     ------
@@ -235,7 +235,7 @@ def attributes_of(function: Function) -> dict[str, Any]:
     Parameters
     ----------
     function
-        Of the contract.
+        A function of the contract.
 
     Returns
     -------
@@ -252,7 +252,7 @@ def accepts_anything(function: Function) -> bool:
     Parameters
     ----------
     function
-        Of the contract.
+        A function of the contract.
 
     Returns
     -------
@@ -268,9 +268,9 @@ def nearest(name: str, names: Iterable[str]) -> str:
     Parameters
     ----------
     name
-        That is not known.
+        The name that is not known.
     names
-        Those that are.
+        The names that are known.
 
     Returns
     -------

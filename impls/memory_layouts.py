@@ -71,7 +71,7 @@ def lay_out(array: np.ndarray, name: str) -> np.ndarray:
     Parameters
     ----------
     array
-        Of any shape.
+        Array of any shape.
     name
         A key of LAYOUTS.
 

@@ -133,7 +133,7 @@ def into_memory(function: Callable[..., Any], outputs: Any, lses: Any, empty: fl
 #: The first parameters of a function of the gradients of a merge.
 BACKWARD = ("outputs", "lses", "grad_output")
 
-#: How a function is called, by the names of its first parameters.
+#: Forms of calls, by the names of the function's first parameters.
 SIGNATURES: dict[tuple[str, ...], Callable[[Callable[..., Any], Any, Any, float], Any]] = {
     ("outputs", "lses"): as_it_is,
     ("v_a", "s_a", "v_b", "s_b"): pairs,

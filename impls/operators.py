@@ -37,7 +37,7 @@ class Operator:
         Returns
         -------
         tuple[str, ...]
-            In the order in which they are returned.
+            Names in the order in which they are returned.
         """
         return tuple(name for name, keyword in self.results if not keyword or keyword in given)
 

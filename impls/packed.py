@@ -105,13 +105,13 @@ def packed_form(function: Callable[..., Any]) -> Callable[..., Any]:
     Parameters
     ----------
     function
-        Of known parameters.  ``function.operator`` says which operator is meant where it has the parameters of both,
-        ``function.cache_layout``, a key of CACHE_LAYOUTS, in which axes it takes a cache.
+        Function of known parameters.  ``function.operator`` says which operator is meant where it has the parameters of
+        both, ``function.cache_layout``, a key of CACHE_LAYOUTS, in which axes it takes a cache.
 
     Returns
     -------
     Callable
-        Its signature has the keywords that it takes, under whichever name.
+        A function whose signature has the keywords that it takes, under whichever name.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def packed_form(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Form:
-    """How a function is called: the parameter of every argument and keyword of its operator, "" for none."""
+    """Form of a function's calls: the parameter of every argument and keyword of its operator, "" for none."""
 
     function: Callable[..., Any]
     operator: str
@@ -163,7 +163,7 @@ class Form:
         return self.parameters.get("k_new") == "k"
 
     def call(self, given: Mapping[str, Any]) -> Any:
-        """What the function returns, or has written to ``out``, of what it is given."""
+        """Results of the function, returned or written to ``out``."""
         if self.cache_layout == CONTIGUOUS and self.operator == "paged":
             given = _in_rows(given, by_index=bool(self.parameters["cache_batch_idx"]))
         arguments = self.arguments(given)
@@ -172,7 +172,7 @@ class Form:
         return results[:2] if isinstance(results, tuple) and len(results) > 2 else results
 
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What the function is given, by its own parameters.
+        """Arguments of the function, by its own parameters.
 
         Raises NotImplementedError for what these cannot say.
         """
@@ -210,7 +210,7 @@ class Form:
 
 
 def form_of(function: Any) -> Form | None:
-    """How a function is called, if it is of packed or paged attention.
+    """Form of a function's calls, if it is of packed or paged attention.
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ def _by_queries(call: Callable[[Mapping[str, Any]], Any], given: Mapping[str, An
 
 
 def _queries(given: Mapping[str, Any]) -> list[int]:
-    """How many queries each sequence has."""
+    """Number of queries of each sequence."""
     return [end - start for start, end in itertools.pairwise(given["cu_seqlens_q"].tolist())]
 
 
@@ -314,7 +314,7 @@ def _window_size(given: Mapping[str, Any], by_window: bool) -> tuple[int, int] |
 
 
 def _aux_request() -> Any:
-    """What asks PyTorch for an lse."""
+    """Argument that asks PyTorch for an lse."""
     return importlib.import_module("torch.nn.attention.varlen").AuxRequest(lse=True)
 
 

@@ -33,13 +33,13 @@ FRAMEWORKS = {"numpy": "numpy", "torch": "torch", "jax": "jax", "jaxlib": "jax",
 class Value:
     """One thing that was returned."""
 
-    #: Its type in words: "list", "torch.Tensor".
+    #: Type of the result in words: "list", "torch.Tensor".
     type: str
     #: The framework whose array it is, "" for none.
     framework: str = ""
     #: Where it lies, "" where that is not known.
     device: str = ""
-    #: Its elements in layout (B, H, S, D), None where it is no array of the implementation's framework.
+    #: Elements in layout (B, H, S, D), None where it is no array of the implementation's framework.
     array: np.ndarray | None = None
     #: Something that stands for a result which is not there yet.
     awaited: bool = False

@@ -50,7 +50,7 @@ class Engine:
     one_process: bool
     #: Variables of each process, for so many ranks.
     environment: Callable[[int], dict[str, str]]
-    #: How a call of a function of sdpa, and of its gradients, is prepared in a rank.
+    #: Preparation of a call of a function of sdpa, and of its gradients, in a rank.
     prepare: str
     gradients: str
 
@@ -187,7 +187,7 @@ class Group:
         return self._outcomes(given, seconds, BEHIND)
 
     def _outcomes(self, given: Sequence[Future[Any]], seconds: float, behind: float) -> list[Any]:
-        """What the jobs of all ranks gave, or the end of the processes and one exception with a rank's name."""
+        """Results of the jobs of all ranks, or the end of the processes and one exception with a rank's name."""
         started = time.monotonic()
         end = started + seconds
         done, waiting = wait(given, seconds, FIRST_COMPLETED)

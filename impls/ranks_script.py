@@ -112,16 +112,16 @@ def over_ranks(
     inner
         Calls the function with the arrays of one rank, under their names.
     implementation
-        With its distribution.
+        Implementation, with its distribution.
     call
-        Of all ranks, in (B, H, S, D).
+        Call of all ranks, in (B, H, S, D).
     differentiated
         The arrays whose gradients are wanted.
 
     Returns
     -------
     Snippet
-        Its function takes the arrays by position.
+        Text of a function that takes the arrays by position.
 
     Raises
     ------

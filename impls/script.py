@@ -97,7 +97,7 @@ def leaves(call: Call) -> tuple[str, ...]:
     Parameters
     ----------
     call
-        Of gradients.
+        Call of an operator of gradients.
 
     Returns
     -------
@@ -113,14 +113,14 @@ def forward(call: Call, operator: str) -> Call:
     Parameters
     ----------
     call
-        Of gradients.
+        Call of an operator of gradients.
     operator
         The name of the function that is differentiated.
 
     Returns
     -------
     Call
-        Without the gradients of results.
+        The call without the gradients of results.
     """
     shapes = tuple(item for item in call.shapes if item[0] not in ("grad_output", "grad_lse"))
     return Call(call.dtype, call.device, shapes, call.options, operator)
@@ -132,9 +132,9 @@ def together(names: Sequence[str], expression: str) -> str:
     Parameters
     ----------
     names
-        One or more.
+        Names, one or more.
     expression
-        Of the one array ``a``.
+        Expression in the one array ``a``.
 
     Returns
     -------
@@ -170,13 +170,13 @@ def applied(function: str, arguments: Sequence[str], depth: int = 0, before: str
     Parameters
     ----------
     function
-        Its name.
+        Name of the function.
     arguments
         The text of each.
     depth
-        Of indentation, in steps.
+        Depth of indentation, in steps.
     before
-        Such as ``output = ``.
+        Text before it, such as ``output = ``.
 
     Returns
     -------
@@ -198,9 +198,9 @@ def enclosed(start: str, items: Sequence[str], end: str, depth: int = 0) -> str:
     items
         The text of each.
     end
-        From the bracket that closes.
+        Text from the bracket that closes.
     depth
-        Of indentation, in steps.
+        Depth of indentation, in steps.
 
     Returns
     -------
@@ -231,7 +231,7 @@ def by_contract(call: Call) -> tuple[str, ...]:
     Parameters
     ----------
     call
-        Whose arrays and options are written.
+        Call whose arrays and options are written.
 
     Returns
     -------

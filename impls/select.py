@@ -30,9 +30,9 @@ _REQUIRES = {
     Framework.JAX: ("jax",),
     Framework.ONNXRUNTIME: ("onnxruntime",),
 }
-#: How a plug-in's call is prepared where binding its options is not enough: JAX needs its 64-bit types enabled.
+#: Preparation of a plug-in's call where binding its options is not enough: JAX needs its 64-bit types enabled.
 _PREPARE = {Framework.JAX: "attention_conformance.impls.jax.prepare:eager"}
-#: How the gradients of a plug-in are computed from its function of sdpa or mha (``+gradients``).
+#: Gradients of a plug-in, computed from its function of sdpa or mha (``+gradients``).
 _GRADIENTS = {
     Framework.TORCH: "attention_conformance.impls.torch.gradients:prepare",
     Framework.JAX: "attention_conformance.impls.jax.gradients:prepare",
@@ -75,13 +75,13 @@ def select(patterns: Sequence[str] = ()) -> tuple[Implementation, ...]:
     Parameters
     ----------
     patterns
-        Each is a name, a glob over names, ``path.py:function[@framework][+gradients]``,
+        Patterns: each is a name, a glob over names, ``path.py:function[@framework][+gradients]``,
         ``package.module:function[@framework][+gradients]``, ``model.onnx[:name=ours,…]``, or a program's command line.
 
     Returns
     -------
     tuple of Implementation
-        Each once, in order; all built-in and registered ones without patterns.
+        Each implementation once, in order; all built-in and registered ones without patterns.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def plug_in(text: str, name: str = "") -> Implementation:
     text
         ``path.py:function`` or ``package.module:function``, and ``@framework``.
     name
-        That it is called in results; "" for its own.
+        Name that it is called by in results; "" for its own.
 
     Returns
     -------

@@ -50,7 +50,7 @@ class Sharding:
     parts: int = 1
 
 
-#: By the name that a function declares; the last one shares out heads, and no sequence.
+#: Ways by the name that a function declares; the last one shares out heads, and no sequence.
 HEADS = "heads"
 SHARDINGS = {
     "contiguous": Sharding(_contiguous),
@@ -67,7 +67,7 @@ class Distribution:
     Parameters
     ----------
     ranks
-        How many ranks; of several numbers each call has one, by its shapes and options.
+        Number of ranks; of several numbers each call has one, by its shapes and options.
     sharding
         A name of SHARDINGS.
     uneven
@@ -79,7 +79,7 @@ class Distribution:
     seconds
         Time that the ranks have for a call.
     prepare, layout
-        Of the function in each rank, as of an Implementation.
+        Preparation of the function in each rank, as an Implementation has it.
     """
 
     ranks: tuple[int, ...]

@@ -29,7 +29,7 @@ def plain(text: str) -> str:
     Parameters
     ----------
     text
-        Any.
+        Any text.
 
     Returns
     -------
@@ -189,7 +189,7 @@ def convert(value: Any, kind: type[T]) -> T:
     Parameters
     ----------
     value
-        What ``loads`` gave.
+        Value as ``loads`` gave it.
     kind
         A type of msgspec.
 
@@ -244,7 +244,7 @@ def shown(value: Any) -> str:
     Parameters
     ----------
     value
-        Any.
+        Any value.
 
     Returns
     -------
@@ -261,7 +261,7 @@ def schema(title: str, *kinds: Any) -> dict[str, Any]:
     Parameters
     ----------
     title
-        Of the schema.
+        Title of the schema.
     kinds
         Types of msgspec; with several the value is of one of them.
 

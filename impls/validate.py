@@ -36,7 +36,7 @@ def check_inputs(q: Any, k: Any, v: Any, mask: Any = None, bias: Any = None, sin
     Parameters
     ----------
     q, k, v
-        Of any framework.
+        Arrays of any framework.
     mask, bias
         Have to broadcast to (B, Hq, Sq, Sk); None for none.
     sinks
@@ -102,7 +102,7 @@ def check_masks(q: Any, k: Any, block_mask: Any = None, block_size: Any = None, 
     Parameters
     ----------
     q, k
-        Of any framework.
+        Arrays of any framework.
     block_mask, block_size
         (…, Sq / rows, Sk / columns), rounded up, and (rows, columns); both or neither.
     tree_parents
@@ -137,7 +137,7 @@ def check_packs(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) ->
     q, k, v
         The rows of all sequences, of any framework.
     cu_seqlens_q, cu_seqlens_k
-        Where each of the N sequences begins and ends.
+        Offsets at which the N sequences begin and end.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def check_pack_bias(bias: Any, q: Any, cu_seqlens_q: Any, max_seqlen_q: int | No
     Parameters
     ----------
     bias
-        What is added to the scores, or None.
+        Bias of the scores, or None.
     q, cu_seqlens_q
         (Tq, Hq, D), and where each of N sequences begins, (N + 1,).
     max_seqlen_q, max_seqlen_k
@@ -263,7 +263,7 @@ def check_past(k: Any, v: Any, past_key: Any, past_value: Any) -> None:
     k, v
         (B, Hkv, S, D) and (B, Hkv, S, Dv): the new part.
     past_key, past_value
-        What stands before it.
+        Keys and values of the past.
 
     Raises
     ------

@@ -19,7 +19,7 @@ def written(given: Model, folder: Path, formats: Sequence[str]) -> list[Path]:
     Parameters
     ----------
     given
-        What the report shows.
+        Model of the report.
     folder
         Made if it is not there.
     formats
@@ -28,7 +28,7 @@ def written(given: Model, folder: Path, formats: Sequence[str]) -> list[Path]:
     Returns
     -------
     list[Path]
-        In the order of FORMATS.
+        Paths in the order of FORMATS.
 
     Raises
     ------

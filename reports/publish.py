@@ -64,7 +64,7 @@ def run(files: Sequence[Path], base: Sequence[Path], output: Path) -> str:
     files
         Result files, by the names in NAMES.
     base
-        Those of the run that it is compared with.
+        Result files of the run that it is compared with.
     output
         The folder.
 
@@ -95,16 +95,16 @@ def keep(files: Iterable[Path], folder: Path, is_base: bool = False) -> list[Pat
     Parameters
     ----------
     files
-        Of one run.
+        Result files of one run.
     folder
-        Where they are kept.
+        Folder that they are kept in.
     is_base
         Whether they are only compared with: without messages.
 
     Returns
     -------
     list[Path]
-        Where they are.
+        Paths of the kept files.
 
     Raises
     ------
@@ -131,12 +131,12 @@ def kept(folder: Path = FOLDER) -> list[Path]:
     Parameters
     ----------
     folder
-        By default that of the published run.
+        Folder of the published run, by default ours.
 
     Returns
     -------
     list[Path]
-        Those that are there.
+        Paths of the files that are there.
     """
     return [path for name in NAMES if (path := folder / f"{name}{compressed.SUFFIX}").exists()]
 

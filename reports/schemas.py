@@ -178,7 +178,7 @@ class TimedCell(Cell, frozen=True, kw_only=True, tag="timed"):
     process_runs: Count | UnsetType = UNSET
     memory_bytes: Amount | None = None
     peak_rss_bytes: Amount | None = None
-    #: By which clock the seconds are: wall, or device events.
+    #: Clock that the seconds are by: wall, or device events.
     clock: str | None = None
     host_seconds: Amount | None = None
     evicted_bytes: Amount | None = None
@@ -233,7 +233,7 @@ class Finding(Who, frozen=True, kw_only=True):
     dtype: str
     ratio: Interval
     verdict: Verdict
-    #: Its cells, and those of them that changed likewise.
+    #: Number of its cells, and of those that changed likewise.
     cells: Count
     changed: Count
     ignored: bool
@@ -360,7 +360,7 @@ class Found(Who, frozen=True, kw_only=True):
     #: Seconds, of a cell alone.
     before: Positive | None
     after: Positive | None
-    #: How many cells changed, and how many there are of what changed.
+    #: Number of cells that changed, and of all cells of what changed.
     cells: Count
     of: Count
     #: Versions of libraries that changed with it, in words.
@@ -392,7 +392,7 @@ class HistoryDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind
     version: Literal[2]
     #: Result files that were found, refused ones among them.
     files: Count
-    #: Why a file was not used, by its path in the folder.
+    #: Reasons why files were not used, by their paths in the folder.
     refused: dict[str, str]
     records: Records
     #: Versions of libraries, by file of the bench.

@@ -43,7 +43,7 @@ def timed(name: str, length: int, seconds: float) -> tuple[float, float]:
 
 
 def measure(processes: int, seconds: float) -> dict[str, Any]:
-    """By call and way the median milliseconds and the page faults of a call in each process."""
+    """Median milliseconds and page faults of a call in each process, by call and way."""
     calls = []
     for name, length in CALLS:
         found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}

@@ -156,7 +156,7 @@ def zero_keys_behind(q: Array, k: Array, v: Array) -> Array:
 
 
 def tail_rows_unwritten(q: Array, k: Array, v: Array) -> Array:
-    """What the buffer held, here other numbers in every call."""
+    """Output that the buffer held before, here other numbers in every call."""
     found, full = _attend(q, k, v), q.shape[2] // 4 * 4
     found[:, :, full:] = np.random.default_rng(found.size).standard_normal(found[:, :, full:].shape)
     return found
@@ -189,7 +189,7 @@ def small_infinity(q: Array, k: Array, v: Array) -> Array:
 
 
 def float16_sum(q: Array, k: Array, v: Array) -> Array:
-    """In half precision powers are added up in it, one by one."""
+    """Sum in half precision: powers are added up in it, one by one."""
     if q.dtype != np.float16:
         return _attend(q, k, v)
     s = _scores(q, k, None)
@@ -293,7 +293,7 @@ def later_samples_zero(q: Array, k: Array, v: Array, *, mask: Any = None) -> Arr
 
 
 def graded(report: Report, titles: Sequence[str], failed: int) -> dict[str, Any]:
-    """What a diagnosis said of a function: the titles that name its cause, and those that do not."""
+    """Titles that a diagnosis gave a function: those that name its cause, and those that do not."""
     named = [title for title in titles if re.search(report.says, title)]
     return {
         "function": report.function,

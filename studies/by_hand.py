@@ -1,4 +1,4 @@
-"""By hand: the best known way to call each library, what the built-in implementations are timed against.
+"""Calls written by hand: the best known way to call each library, what the built-in implementations are timed against.
 
 A function is given q, k and v as NumPy arrays (B, H, S, D) in float32 and whether to be causal.  It does everything
 that is done once, and returns the call, whose result is computed when it returns, and how that result is read as

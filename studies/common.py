@@ -62,7 +62,7 @@ class Study:
     #: Called with the options by name; gives JSON, with ``versions`` of the libraries and ``threads`` where not all
     #: usable cores.
     measure: Callable[..., dict[str, Any]]
-    #: By page (from the top of the repository) and, where a page has two, ``#part``; "" is printed only.
+    #: Tables by page (from the top of the repository) and, where a page has two, ``#part``; "" is printed only.
     tables: Mapping[str, Table]
     #: Settings of ``add_argument``, by flag.
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -1,10 +1,10 @@
 """Comparisons of stored runs: what real runs of one code scatter by, and what ``compare`` finds in all pairs of them.
 
 ``python -m studies comparisons --runs 40 --machine idle --work FOLDER`` makes the runs of the quick preset that the
-folder lacks, one after the other, so that it can be ended and begun again.  Those of an idle machine, of a busy one and
-those on all cores are kept apart, in ``FOLDER/idle`` and so on; every result file there counts.  ``--page`` keeps the
-levels of all process runs, with those of a machine that the folder has none of as they were, and sets the tables into
-the page; with ``--runs 0`` the present rule is applied to what there is.
+folder lacks, one after the other, so that it can be ended and begun again.  Those of an idle machine, of one whose last
+core a NEIGHBOUR keeps busy, and those on all cores are kept apart, in ``FOLDER/idle`` and so on; every result file
+there counts.  ``--page`` keeps the levels of all process runs, with those of a machine that the folder has none of as
+they were, and sets the tables into the page; with ``--runs 0`` the present rule is applied to what there is.
 
 A change is injected by lengthening every call of the new run: of one implementation or of one cell.  Each of them is
 lengthened in each pair; where that is more than MOST, they take turns.
@@ -12,8 +12,10 @@ lengthened in each pair; where that is more than MOST, they take turns.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -24,10 +26,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 
 from attention_conformance.bench.analysis.statistics import Interval, Verdict, of_process_runs
 from attention_conformance.impls import compressed
-from attention_conformance.impls.process.threads import usable_cores
+from attention_conformance.impls.process.threads import environment, usable_cores
 from attention_conformance.reports.compare import machines
 from attention_conformance.reports.compare.agreement import Pair
 from attention_conformance.reports.compare.effects import (
@@ -62,9 +65,19 @@ SETS = {
     "idle, another host": (),
     "idle, AMD": (),
     "idle, three process runs": ("--process-runs", "3"),
+    "neighbour": (),
     "busy": (),
     "idle, all cores": ("--threads", str(usable_cores())),
 }
+
+#: What keeps a core busy beside the runs of the set of its name: products of matrices that no core's own cache holds.
+NEIGHBOUR = """
+import numpy as np
+a = np.ones((1536, 1536), np.float32)
+out = np.empty_like(a)
+while True:
+    np.matmul(a, a, out=out)
+"""
 
 #: What is lengthened, by how much, and the share of pairs in which it is to be found on an idle machine.
 WHOLE = "an implementation"
@@ -73,11 +86,11 @@ INJECTED = ((WHOLE, 1.15, 0.95), (WHOLE, 1.10, 0.80), ("a cell", 1.25, 0.90))
 #: A library whose implementations all change at once, as with a new version of it, and the factor.
 LIBRARY, HALVED = "jax", 0.5
 
-#: How many are lengthened of a set of runs, where each of every pair would be more: a share of 90 % is then known
+#: Number that is lengthened of a set of runs, where each of every pair would be more: a share of 90 % is then known
 #: to a percent.
 MOST = 3000
 
-#: How many implementations are named whose slowdown is found least often.
+#: Number of implementations that are named whose slowdown is found least often.
 LEAST_FOUND = 4
 
 #: Cells of an implementation that changes as a whole.
@@ -91,14 +104,17 @@ def measure(runs: int, machine: str, work: Path, bench: str) -> dict[str, Any]:
     """Make the runs that the folder lacks, and keep the levels of all."""
     folder = work / machine
     folder.mkdir(parents=True, exist_ok=True)
-    for number in range(1, runs + 1):
-        path = folder / f"{number:03}.json"
-        if not path.exists():
-            words = ["bench", "--preset", "quick", "-q", "--benchmark-json", str(path), *SETS[machine], *bench.split()]
-            print(f"{machine} run {number} of {runs}", flush=True)
-            subprocess.run(  # noqa: S603  (our own command)
-                [sys.executable, "-m", "attention_conformance", *words], check=False, stdout=subprocess.DEVNULL
-            )
+    with neighbour() if machine == "neighbour" else contextlib.nullcontext():
+        for number in range(1, runs + 1):
+            path = folder / f"{number:03}.json"
+            if not path.exists():
+                print(f"{machine} run {number} of {runs}", flush=True)
+                made = ["bench", "--preset", "quick", "-q", "--benchmark-json", str(path)]
+                subprocess.run(  # noqa: S603  (our own command)
+                    [sys.executable, "-m", "attention_conformance", *made, *SETS[machine], *bench.split()],
+                    check=False,
+                    stdout=subprocess.DEVNULL,
+                )
     before = STUDY.kept()["sets"] if STUDY.file.exists() else {}
     sets = {name: [kept(path) for path in files(work / name)] or before.get(name, []) for name in SETS}
     several = {name: runs for name, runs in sets.items() if len(runs) > 1}
@@ -117,6 +133,21 @@ def measure(runs: int, machine: str, work: Path, bench: str) -> dict[str, Any]:
         for name, runs in several.items()
     }
     return {"sets": sets, "results": results, "between": between(*(sets[name] for name in HOSTS)), "threads": 1}
+
+
+@contextlib.contextmanager
+def neighbour() -> Iterator[None]:
+    """Keep the last usable core busy meanwhile, by another process with one thread."""
+    given = os.environ | environment(1)
+    process = subprocess.Popen([sys.executable, "-c", NEIGHBOUR], env=given)  # noqa: S603  (our own)
+    try:
+        seen = psutil.Process(process.pid)
+        if hasattr(seen, "cpu_affinity"):
+            seen.cpu_affinity(seen.cpu_affinity()[-1:])
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def files(folder: Path) -> list[Path]:
@@ -165,7 +196,7 @@ def longer(found: Sequence[Cell], which: Sequence[int], factor: float) -> list[C
 
 
 def targets(found: Sequence[Cell], what: str) -> list[list[int]]:
-    """What may be lengthened: each cell, or the cells of each implementation that has several."""
+    """Targets that may be lengthened: each cell, or the cells of each implementation that has several."""
     if what != WHOLE:
         return [[at] for at in range(len(found))]
     units: dict[tuple[str, str], list[int]] = {}
@@ -181,7 +212,7 @@ def target(found: Sequence[Cell], what: str, turn: int) -> list[int]:
 
 
 def compared(base: Mapping[str, Any], new: Mapping[str, Any], q: float = FALSE) -> Callable[[Sequence[Cell]], Effects]:
-    """What ``compare`` finds between two runs in their cells, as they are or lengthened, if so much may be false."""
+    """Effects that ``compare`` finds between two runs, as they are or lengthened, if so much may be false."""
     loads = (
         SimpleNamespace(name="", load_average=run["load"], fingerprint={"cores_usable": run["cores"]})
         for run in (base, new)
@@ -234,7 +265,7 @@ def rates(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def library(runs: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Of all pairs in which a whole library is faster: its cells found, the other cells SAME, others called changed."""
+    """Rates over all pairs in which a whole library is faster: its cells found, others SAME, others called changed."""
     found, same, others = [], [], []
     for those, judge in pairs(runs):
         which = [at for at, cell in enumerate(those) if cell.kind == LIBRARY]
@@ -247,7 +278,7 @@ def library(runs: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def scatter(runs: Sequence[Mapping[str, Any]]) -> list[list[float]]:
-    """By quantile: what process runs scatter by, alone and without what rounds share, and what a cell moves by."""
+    """Scatter by quantile: of process runs, alone and without what rounds share, and of a cell from run to run."""
     found = []
     for at in range(len(QUANTILES)):
         alone, without, moved = [], [], []
@@ -262,7 +293,7 @@ def scatter(runs: Sequence[Mapping[str, Any]]) -> list[list[float]]:
 
 
 def falsely(runs: Sequence[Mapping[str, Any]], q: float = FALSE) -> dict[str, int]:
-    """How many pairs of runs have a finding though nothing changed, by the implementations that are called changed."""
+    """Number of pairs that have a finding though nothing changed, by the implementations that are called changed."""
     counts: dict[str, int] = {}
     for those, judge in pairs(runs, q):
         found = judge(those)
@@ -305,7 +336,7 @@ def luck(runs: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def series(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a history of the runs has as it is, and with a step in the middle of each that may be lengthened in turn.
+    """Changes that a history of the runs has as it is, and with a step in the middle of each target in turn.
 
     As it is: its findings.  With a step: the share of lengthened cells that changed there, and the new changes per
     other cell.

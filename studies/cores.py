@@ -53,7 +53,7 @@ def batches_of(cell: Cell, processes: Processes, plan: Plan, batches: int) -> di
 
 
 def differences(batches: list[list[float]]) -> tuple[float, float]:
-    """By how much two batches that follow each other differ: median of |log ratio|, on one core and on two."""
+    """Difference of two batches that follow each other: median of |log ratio|, on one core and on two."""
     logs = np.abs(np.diff(np.log([seconds for _, seconds in batches])))
     moved = np.diff([core for core, _ in batches]) != 0
     one, two = (np.median(logs[which]) if which.any() else np.nan for which in (~moved, moved))
@@ -66,7 +66,7 @@ def slower(batches: list[list[float]]) -> float:
 
 
 def _stretches(batches: list[list[float]]) -> dict[float, list[float]]:
-    """By core the median seconds in each stretch of time in which every core had a batch."""
+    """Median seconds by core in each stretch of time in which every core had a batch."""
     parts = [
         batches[part[0] : part[-1] + 1] for part in np.array_split(np.arange(len(batches)), STRETCHES) if len(part)
     ]

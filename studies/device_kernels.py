@@ -47,7 +47,7 @@ class Kernel:
 
     @property
     def implementation(self) -> str:
-        """As ``--impl`` and the ledger have it."""
+        """Name as ``--impl`` and the ledger have it."""
         return f"{ADAPTER}{self.name}@{self.framework}"
 
 
@@ -84,15 +84,15 @@ def judged(kernel: Kernel, folder: Path) -> dict[str, Any]:
     Parameters
     ----------
     kernel
-        Of ``KERNELS``.
+        One of ``KERNELS``.
     folder
-        Where ``MODULE-FUNCTION.jsonl`` is or will be.
+        Folder where ``MODULE-FUNCTION.jsonl`` is or will be.
 
     Returns
     -------
     dict[str, Any]
-        Its version, the processor seconds of its run, the day, and ``results``: case, outcome, the clause that is
-        broken or those that are tested, failure and reason.
+        Version of the package, the processor seconds of its run, the day, and ``results``: case, outcome, the clause
+        that is broken or those that are tested, failure and reason.
     """
     file, before = folder / f"{kernel.name.replace(':', '-')}.jsonl", _processor()
     if not file.exists():
@@ -231,7 +231,7 @@ def _cell(of: Counter[bool] | None) -> str:
 
 
 def defects(found: Measured) -> str:
-    """What the ledger has of each kernel, and how many cases show it."""
+    """Records of the ledger on each kernel, and how many cases show them."""
     lines = []
     for kernel, one in _of(found):
         mine = [each for each in ledger().deviations if each.speaks_of(kernel.implementation)]

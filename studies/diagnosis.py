@@ -35,7 +35,7 @@ DTYPES = ("float32", "float16", "float64")
 #: Where the functions are.
 MODULES = (library_functions, held_out, held_out_second)
 
-#: How the text of an exception begins where a package is not there.
+#: Beginning of an exception's text where a package is not there.
 _ABSENT = ("ModuleNotFoundError", "PackageNotFoundError", "ImportError")
 
 

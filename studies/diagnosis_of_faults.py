@@ -41,7 +41,7 @@ def judged(fault: Fault) -> tuple[list[Failed], list[Passed]]:
 
 
 def named(fault: Fault) -> dict[str, Any]:
-    """What the diagnosis says of a fault, and whether the first thing said is the fault, or gives the very same."""
+    """Explanations of a fault by the diagnosis, and whether the first is the fault, or gives the very same."""
     failed, passed = judged(fault)
     said = diagnose(failed, passed, pairs=False)
     first = said[0] if said else None

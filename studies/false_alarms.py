@@ -29,7 +29,7 @@ from studies.common import Study, markdown, sentence
 
 PROBLEMS = 20_000
 
-#: Of each problem: B · Hq · Sq · Sk · (D + Dv), where few enough of them cost more.
+#: Largest cost of a problem, B · Hq · Sq · Sk · (D + Dv), where few enough of them cost more.
 MOST = 1 << 18
 
 #: Both sides of tiles and splits, widths of kernels.

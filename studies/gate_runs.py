@@ -133,14 +133,14 @@ def lines(work: Path) -> list[dict[str, Any]]:
 
 
 def counted(found: Iterable[Mapping[str, Any]], kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Of each candidate as it is now: verdicts, kinds of reasons, gates, seeds and seconds; and the loads of all.
+    """Counts of each candidate as it is now: verdicts, kinds of reasons, gates, seeds, seconds; the loads of all.
 
     Parameters
     ----------
     found
         Lines of files.
     kept
-        What was counted earlier; a run is known by its seed.
+        Counts of earlier runs; a run is known by its seed.
     """
     keys = {one.name: one.key for one in (*HONEST, *CHEATS)}
     earlier = {} if kept is None else kept["candidates"]
@@ -181,7 +181,7 @@ def _share(kept: Mapping[str, Any], name: str, verdict: str) -> str:
 
 
 def _of_the_last(kept: Mapping[str, Any], name: str) -> str:
-    """How many runs are of the gate that the last runs were of."""
+    """Number of runs of the gate that the last runs were of."""
     return str(kept["candidates"].get(name, {}).get("gates", {}).get(kept.get("gate"), 0))
 
 

@@ -52,7 +52,7 @@ class Experiment:
     order: random.Random = field(default_factory=lambda: random.Random(0))  # noqa: S311  (an order of batches)
 
     def run(self, rounds: int) -> dict[str, Any]:
-        """By cell the median seconds of its turns in each way, and by process the share of a core that it took.
+        """Median seconds of each cell's turns in each way, and the share of a core that each process took.
 
         Raises Invalid or Skipped for a cell that has no time.
         """

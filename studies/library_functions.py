@@ -230,7 +230,7 @@ def ring_attention(
 
 
 class _Module:
-    """What transformers' functions ask of a layer."""
+    """Attributes that transformers' functions ask of a layer."""
 
     training, is_causal = False, False
 

@@ -73,7 +73,7 @@ def neighbours(work: Path, array_api_tests: Path | None) -> list[Neighbour]:
 
 
 def counted(report: Path) -> dict[str, int]:
-    """How many tests of a JUnit report passed, failed, and were skipped or expected to fail."""
+    """Numbers of tests of a JUnit report that passed, failed, and were skipped or expected to fail."""
     kinds = {"failure": "failed", "error": "failed", "skipped": "skipped"}
     found: Counter[str] = Counter()
     for test in ET.parse(report).getroot().iter("testcase"):  # noqa: S314  (pytest's own, just written)

@@ -171,7 +171,7 @@ def _peak() -> int:
 
 
 def over(ranks: int, queries: int, keys: int, heads: int, repeats: int) -> list[dict[str, Any]]:
-    """What every rank found, each in a process with its share of the cores."""
+    """Findings of every rank, each in a process with its share of the cores."""
     cores = max(1, threads.usable_cores() // ranks)
     environment = {**threads.environment(cores), **ENGINES[Framework.TORCH].environment(ranks)}
     with ExitStack() as stack:

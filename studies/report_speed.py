@@ -28,7 +28,7 @@ _NEW = ("new/bench.json", "new/conformance.jsonl")
 _OF_PUBLISHED = tuple(map(str, publish.kept()))
 _NO_PAGE = tuple(word for name in ("markdown", "csv", "json", "badges") for word in ("--format", name))
 
-#: By what is made of what: the arguments of ``attention-conformance``, and how it ends.
+#: Arguments of ``attention-conformance`` and its exit status, by what is made of what.
 COMMANDS: Mapping[str, tuple[tuple[str, ...], int]] = {
     "the large run as Markdown, CSV, JSON and badges": (("report", *_NEW, "-o", "out", *_NO_PAGE), 0),
     "the large run as a page": (("report", *_NEW, "-o", "large", "--format", "html"), 0),

@@ -28,7 +28,7 @@ GROUPS = {
 
 PROBLEMS = {"packs": 20_000, "masks": 12_000, "gradients of merges": 4_000}
 
-#: Of each group: another seed is other problems.
+#: Seeds of each group: another seed is other problems.
 SEEDS = {"packs": (122,), "masks": (122, 1), "gradients of merges": (122, 2)}
 
 
@@ -61,7 +61,7 @@ def judge(group: str, first: int, last: int, seconds: float) -> dict[str, Any]:
 
 
 def together(before: Mapping[str, Any] | None, run: Mapping[str, Any]) -> dict[str, Any]:
-    """What is kept of a group with what one run more found behind it; ``runs`` say when, where and of how many."""
+    """Records of a group with those of one run more behind it; ``runs`` say when, where and of how many."""
     counted = ("counts", "shares", "alarms")
     circumstances = {name: value for name, value in run.items() if name not in counted}
     if before is None:

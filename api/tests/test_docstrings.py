@@ -1,14 +1,21 @@
-"""Docstrings of functions that one room offers to another: they have the sections of numpydoc that apply."""
+"""Docstrings: each names its thing first, and those that one room offers to another have numpydoc's sections."""
 
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "attention_conformance"
 ROOMS = ("api", "impls", "conformance", "bench", "reports")
+
+#: Words with which a docstring, or what it says of a parameter, begins to tell of its thing without naming it.
+UNNAMED = ("How", "Its", "Of", "That of", "Their", "Those", "What", "Which", "Who", "Why")
+
+#: Folders whose docstrings go on where a title of theirs ends (a fault's, a way of calling a package's).
+TITLED = ("conformance/faults", "impls/gallery")
 
 
 def room_of(module: str) -> str:
@@ -75,6 +82,64 @@ def short(sources: Mapping[str, str]) -> dict[str, set[str]]:
             if where and isinstance(where[1], ast.FunctionDef) and room_of(where[0]) != room_of(module):
                 found[f"{where[0]}.{where[1].name}"] = lacking(where[1])
     return {name: sections for name, sections in found.items() if sections}
+
+
+def unnamed(source: str) -> list[str]:
+    """Summaries, and first lines on parameters and results, that do not name their thing."""
+    texts = [
+        ast.get_docstring(node) or ""
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+    ]
+    begins = tuple(f"{word} " for word in UNNAMED)
+    found = [text.split("\n")[0] for text in texts if text.startswith(begins)]
+    for text in texts:
+        section = ""
+        for above, line in itertools.pairwise(text.split("\n")):
+            section = above if line and line == len(above) * "-" else section
+            entry = above and not above.startswith(" ") and line.startswith("    ")
+            if section in ("Parameters", "Returns", "Yields") and entry and line.strip().startswith(begins):
+                found.append(line.strip())
+    return found
+
+
+def test_a_docstring_names_its_thing_first() -> None:
+    """Nobody has to look at a signature to learn what "Of the run" is of."""
+    files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py") if "tests" not in path.parts]
+    files = [path for path in files if not path.relative_to(ROOT).as_posix().startswith(TITLED)]
+    found = {path.relative_to(ROOT).as_posix(): unnamed(path.read_text(encoding="utf-8")) for path in files}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_a_docstring_that_names_nothing_is_found() -> None:
+    """In a summary, of a parameter and of a result; an exception's condition is no name."""
+    source = '''
+class A:
+    """Of the suite."""
+
+    def f(self):
+        """The results.
+
+        Parameters
+        ----------
+        run
+            Of the run.
+        case
+            The case.
+            Of a second line nothing is read.
+
+        Returns
+        -------
+        int
+            How many.
+
+        Raises
+        ------
+        ValueError
+            Of anything.
+        """
+'''
+    assert unnamed(source) == ["Of the suite.", "Of the run.", "How many."]
 
 
 def test_functions_that_a_room_offers_have_their_sections() -> None:

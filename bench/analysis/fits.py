@@ -32,7 +32,7 @@ from attention_conformance.bench.analysis.statistics import student
 #: Lengths that a fit needs.
 LEAST_POINTS = 3
 
-#: How far the shortest point may lie above the line through the others.  In a sweep by doublings, y = a + b·S², that is
+#: Most distance of the shortest point above the line of the others.  In a sweep by doublings, y = a + b·S², that is
 #: reached when a is 12 to 14 % of the shortest point, which lowers the exponent by 0.03 (six points) to 0.07 (four).
 #: Medians scatter by 2 %, and what three of them say of a fourth by 4 %, so chance alone seldom drops a point.
 LIFTED = 1.10
@@ -113,7 +113,7 @@ class Memory:
     scores: float
     #: None of less than LEAST_POINTS lengths with LEAST_BYTES.
     line: Line | None
-    #: Of the bytes at the longest length those that grow as S² (see SQUARED); NaN of less than three lengths.
+    #: Share of the bytes at the longest length that grow as S² (see SQUARED); NaN of less than three lengths.
     squared: float = math.nan
 
     @property
@@ -168,7 +168,7 @@ def memories(records: Iterable[Mapping[str, Any]]) -> list[Memory]:
     Parameters
     ----------
     records
-        Those of cells: the series, ``S`` (tokens) and ``memory_bytes``.
+        Records of cells: the series, ``S`` (tokens) and ``memory_bytes``.
 
     Returns
     -------

@@ -16,7 +16,7 @@ from attention_conformance.impls.contract import Implementation
 #: Two matrix products of 8 MFLOP each, about 100 µs on a core: the shortest call for which the ratio is promised.
 WORKLOAD = Workload(1, 1, 64, 256)
 
-#: In a process of its own.
+#: Measured in a process of its own.
 IMPLEMENTATION = Implementation("overhead", f"{__name__}:busy", worker="overhead")
 
 #: Pairs of batches, and seconds of each.

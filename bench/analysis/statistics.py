@@ -27,7 +27,7 @@ CONFIDENCE = 0.95
 #: Resamples of a bootstrap: the ends of a 95 % interval lie at the 25th value from each end, known to about 5 places.
 RESAMPLES = 1000
 
-#: From three process runs on their scatter is used; the t quantile of two (12.7) would make every interval useless.
+#: Process runs from which on their scatter is used; the t quantile of two (12.7) would make every interval useless.
 LEAST_PROCESS_RUNS = 3
 
 #: A ratio is a change if its interval lies beyond MARGIN and the ratio itself beyond LEAST: "interval above 1" alone
@@ -74,7 +74,7 @@ def median(process_runs: ProcessRuns) -> Interval:
     Returns
     -------
     Interval
-        In seconds.
+        The median and its interval, in seconds.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def of_process_runs(medians: Sequence[float]) -> Interval:
     Returns
     -------
     Interval
-        In seconds.
+        The median and its interval, in seconds.
     """
     logs = np.log(medians)
     low, high = _student(logs)
@@ -183,7 +183,7 @@ def judge(ratio: Interval, least: float = LEAST, margin: float = MARGIN) -> Verd
     least
         The ratio from which on a difference matters, above 1.
     margin
-        What the whole interval has to be beyond, 1 or more.
+        Factor that the whole interval has to be beyond, 1 or more.
 
     Returns
     -------

@@ -105,7 +105,7 @@ def decided(
 
 
 def problem_of(file: str) -> Problem:
-    """What a problem's file asks, by a process of its own.  Raises InputError for one that cannot be used."""
+    """The problem of a file, read by a process of its own.  Raises InputError for one that cannot be used."""
     path = Path(file).resolve()
     if not path.is_file():
         raise InputError(f"--task {file}: no such file")

@@ -57,7 +57,7 @@ class _Over(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """What is required of a candidate; without ``require`` what its signature promises, without shapes every size."""
+    """The task of a candidate; without ``require`` what its signature promises, without shapes every size."""
 
     require: tuple[str, ...] = ()
     shapes: tuple[Shape, ...] = ()
@@ -379,7 +379,7 @@ class Gate:
         return seconds, whole, jobs, meanwhile[2:]
 
     def _overhead(self, shape: Shape, dtype: str) -> list[Spent]:
-        """What a job takes that only takes the inputs, before the candidate is there and could make it longer."""
+        """Seconds of a job that only takes the inputs, before the candidate is there and could make it longer."""
         first = request(problems.timed(shape, dtype, self.seed, 0, self.task.always), dtype, self.task.device)
         return [self._echoed(self._pool, first) for _ in range(2 if rows.large(shape) else 5)]
 
@@ -405,7 +405,7 @@ class Gate:
         self.reasons.append(Reason(kind, text, one.name if one else "", clause))
 
     def _spent(self, pool: Pool | None = None) -> Spent:
-        """What the last job took."""
+        """Time that the last job took."""
         spent = (pool or self._pool).spent(self.candidate)
         assert spent is not None
         return spent

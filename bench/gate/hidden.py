@@ -43,13 +43,13 @@ KEPT_VARIABLES = re.compile(
 
 
 def hidden_environment() -> dict[str, str]:
-    """In the parent: what of its environment the worker is to have without a value, and where torch compiles."""
+    """Environment for the worker, made in the parent: variables without a value, and where torch compiles."""
     hidden = {name: "" for name in os.environ if not KEPT_VARIABLES.fullmatch(name)}
     return hidden | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # else it starts Pythons, which no wall is around
 
 
 def clear_environment() -> None:
-    """In the worker: remove what has no value."""
+    """Remove, in the worker, the variables that have no value."""
     for name in [name for name, value in os.environ.items() if not value]:
         del os.environ[name]
 
@@ -125,7 +125,7 @@ def _by_the_suite() -> bool:
 
 
 def close_imports(names: Collection[str], imported: Callable[[str, ModuleType], None]) -> None:
-    """From now on no other module of the suite can be imported, its reference is not there, and no name tells of it.
+    """Forbid all further imports of the suite: its reference is not there, and no name tells of it.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def _names_it(text: object) -> bool:
 
 
 def named(text: str) -> str:
-    """Where a candidate's code has the suite's name in a string, as what it does there may be for the judge alone.
+    """Places of the suite's name in strings of a candidate's code, as what it does there may be for the judge alone.
 
     Docstrings, and what is done when the file is run as a program, are not looked at.
     """

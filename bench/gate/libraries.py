@@ -164,7 +164,7 @@ def _all_threads(torch: Any) -> Any:
 
 
 def count_torch(run: Callable[[], Any]) -> Any:
-    """What ``run`` returns, with torch's own attention counted on all threads, however it is reached."""
+    """Result of ``run``, with torch's own attention counted on all threads, however it is reached."""
     torch = _TORCH[0] if _TORCH else None
     if torch is None:
         return run()

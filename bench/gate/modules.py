@@ -38,10 +38,10 @@ FORMS: dict[str, Mapping[str, Any]] = {"": {}, "causal": {"is_causal": True}}
 
 @dataclass(frozen=True)
 class Problem:
-    """What a problem's file asks."""
+    """A problem, as its file describes it."""
 
     file: str
-    #: Which input is q, which k, which v; and their axes, a key of AXES.
+    #: Places of q, k and v among the inputs; and their axes, a key of AXES.
     order: tuple[int, ...]
     axes: str
     #: (B, Hq, Hkv, Sq, Sk, D, Dv).
@@ -54,7 +54,7 @@ class Problem:
 
     @property
     def text(self) -> str:
-        """How its inputs are understood."""
+        """Text on how its inputs are understood."""
         names = ", ".join("qkv"[self.order.index(i)] for i in range(3))
         return f"forward({names}), each {self.axes}{', ' * bool(self.form)}{self.form}"
 
@@ -79,7 +79,7 @@ def file_of(implementation: Implementation) -> str:
 
 
 def described(file: str) -> Problem:
-    """What a problem's file asks.  Raises ImplementationError, with one sentence, for what is no plain attention."""
+    """The problem of a file.  Raises ImplementationError, with one sentence, for what is no plain attention."""
     module, init, shapes, dtypes = load(f"{KERNELBENCH}:problem")(file)
     if len(shapes) != 3 or len(set(dtypes)) > 1 or {len(each) for each in shapes} not in ({3}, {4}):
         raise ImplementationError(

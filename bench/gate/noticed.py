@@ -33,7 +33,7 @@ def count(name: str) -> None:
 
 
 def taken() -> tuple[str, ...]:
-    """What was noticed since this was last asked, and how often libraries were called."""
+    """Events since this was last called, and how often libraries were called."""
     found = (*_NOTICED, *(f"library: {name} {number}" for name, number in _COUNTS.items()))
     _NOTICED.clear()
     _COUNTS.clear()

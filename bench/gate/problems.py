@@ -71,7 +71,7 @@ def problems(
     required
         Keywords: a problem needs no other one.
     shapes
-        Of the task; none for every size.
+        Shapes of the task; none for every size.
     always
         Keywords that every problem has.
     """

@@ -95,7 +95,7 @@ class Block:
 
     @property
     def text(self) -> str:
-        """Where it is."""
+        """Place of the row, in words."""
         return f"batches {_runs(self.batches)}, key heads {_runs(self.heads)}, {len(self.rows)} rows"
 
 
@@ -123,7 +123,7 @@ def judged(reply: Reply, case: Case, blank: Result, seed: int, number: int) -> R
     Parameters
     ----------
     case
-        Its name begins with ``repeated`` where its data are.
+        A case, whose name begins with ``repeated`` where its data are.
     seed, number
         They draw the block.
     """
@@ -190,7 +190,7 @@ def _runs(numbers: tuple[int, ...]) -> str:
 
 
 def cost(s: Shape, seed: int, repeats: bool = True) -> str:
-    """What is judged of each problem of a size, in words."""
+    """Sentence on what is judged of each problem of a size."""
     one = block(s, seed, 0)
     pairs = len(one.batches) * len(one.heads) * (s.hq // s.hkv)
     return (

@@ -22,7 +22,7 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What the task requires, as it was asked."""
+    """Requirements of the task."""
 
     operator: str
     require: list[str]
@@ -40,9 +40,9 @@ class Timed(msgspec.Struct, frozen=True):
 
     shape: list[int]
     dtype: str
-    #: By the worker's clock, which was bound before the candidate was loaded.
+    #: Seconds by the worker's clock, which was bound before the candidate was loaded.
     seconds: list[float]
-    #: Of the whole job, by the parent's clock, and what a job that calls nothing takes.
+    #: Seconds of the whole job, by the parent's clock, and of a job that calls nothing.
     parent_seconds: list[float]
     overhead_seconds: float
     median_seconds: float

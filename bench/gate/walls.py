@@ -212,7 +212,7 @@ def watch(by: Callers, own: str, problem: str = "") -> None:
 
 
 def _real(path: Any) -> str:
-    """Where a path leads, by links and dots; of a folder that is open, too."""
+    """The path without links and dots; of a folder that is open, too."""
     name = f"/proc/self/fd/{path}" if isinstance(path, int) else os.fsdecode(path)
     return os.path.realpath(name)
 
@@ -260,7 +260,7 @@ class Integrity:
                 self._was.append((vars(holder), name, attribute, value, code))
 
     def broken(self) -> list[str]:
-        """What it did: the functions that are others now, the methods that hide others, what it registered."""
+        """Changes that it made: functions that are others now, methods that hide others, registrations."""
         replaced = [
             f"it replaced {name}.{attribute}"
             for held, name, attribute, value, code in self._was
@@ -301,7 +301,7 @@ def _hooks() -> frozenset[str]:
 
 
 def _registered(kernels: frozenset[str] | None, hooks: frozenset[str]) -> list[str]:
-    """What is registered with torch beside these, in words; where only the candidate has torch, no kernels."""
+    """Registrations with torch beside these, in words; where only the candidate has torch, no kernels."""
     new = frozenset() if kernels is None else (_kernels() or frozenset()) - kernels
     found = [f"it replaced the kernel {key}" for key in sorted(new) if _KERNELS.fullmatch(key)]
     return found + [f"it put a hook on all modules, {each.removeprefix('_global_')}" for each in _hooks() - hooks]

@@ -38,7 +38,7 @@ _threads = threading.enumerate
 
 
 class _State:
-    """What the worker keeps between two calls."""
+    """State that the worker keeps between two calls."""
 
     network = ""
     prepare = ""
@@ -87,13 +87,13 @@ def enter_own_work(implementation: Implementation) -> None:
 
 
 def describe(implementation: Implementation) -> Description:
-    """What the candidate says of itself, once it is imported.  Raises ImplementationError if it cannot be used."""
+    """Description of the candidate, once it is imported.  Raises ImplementationError if it cannot be used."""
     hidden.hide()
     return calls.describe(implementation)
 
 
 def network(implementation: Implementation) -> str:
-    """What keeps this process from the network."""
+    """The mechanism that keeps this process from the network."""
     return _State.network
 
 

@@ -34,7 +34,7 @@ THREADS = (
     "XLA_FLAGS",
 )
 
-#: How the names of variables begin that decide how many threads the libraries use, how those wait, which kernels they
+#: Prefixes of variables that decide how many threads the libraries use, how those wait, which kernels they
 #: choose, and what becomes of freed memory.  Folders of caches and installations are not among them.
 SETTINGS = (
     *("MALLOC_", "GLIBC_TUNABLES", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "VECLIB_"),
@@ -137,7 +137,7 @@ def blas() -> str:
 
 @functools.cache
 def _cpuinfo() -> dict[str, Any]:
-    """What py-cpuinfo finds out, which takes it up to a second; nothing of a processor that it does not know."""
+    """Findings of py-cpuinfo, which take it up to a second; none of a processor that it does not know."""
     from cpuinfo import get_cpu_info
 
     try:

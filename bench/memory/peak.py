@@ -61,7 +61,7 @@ SMALL = 8
 #: The target of implementations that run in a process of their own, whose memory is not seen here.
 PROGRAM = "attention_conformance.impls.foreign.program:program"
 
-#: How the bytes were found, as records say it.
+#: Ways to find the bytes, as records say it.
 RESIDENT, COUNTED = "resident set", "framework's count"
 
 
@@ -199,7 +199,7 @@ def _measure(implementation: Implementation, workload: Workload, device: str, dt
 
 
 def _meter(arrays: Backend, device: str) -> Meter | None:
-    """What measures memory of a device here, None if nothing does."""
+    """The meter of a device's memory here, None if there is none."""
     if device != "cpu":
         return None if arrays.memory(device) is None else DeviceCount(arrays, device)
     try:

@@ -45,7 +45,7 @@ SQUARE = {"sdpa": 5, "mha": 5, "sublayer": 5, "sdpa_grad": 10, "mha_grad": 10, "
 #: Arrays of float64 that a check holds at once: of recomputed scores, of keys and values (one head per query head), of
 #: blocks, and of the projections of a layer.  tests/test_memory.py measures that a check takes no more.
 SCORE_ARRAYS, KEY_ARRAYS, BLOCK_ARRAYS, PROJECTION_ARRAYS = 24, 4, 3, 8
-#: Of recomputed scores in a check of gradients, which has those of a softcap and a bias besides.
+#: Recomputed scores in a check of gradients, which has those of a softcap and a bias besides.
 GRADIENT_SCORE_ARRAYS = 36
 
 #: Arrays of the parts' outputs that a check of merge holds at once, of its rows.

@@ -20,7 +20,7 @@ from attention_conformance.bench.validity.outcomes import TIMED, Cell, Outcome
 #: Seconds after which the memory of a cell is given up: it is called thrice, and may have to be compiled again.
 TIMEOUT = 120.0
 
-#: Why there are no bytes of a cell.
+#: Reasons why there are no bytes of a cell.
 NOT_MEASURED = Peak(None, reason="not requested")
 
 

@@ -67,7 +67,7 @@ WITHOUT_TIME = {"unsupported": "unsupported", "memory": "out of memory"}
 #: Fewer rounds than this in a pair of processes say nothing.
 FEWEST = 3
 
-#: By worker what it can run: paired.worker.offer.
+#: Implementations that each worker can run: paired.worker.offer.
 Offers = dict[str, dict[str, Any]]
 
 
@@ -211,7 +211,7 @@ class PairedComparison:
         self._order = random.Random(seed)  # noqa: S311  (an order within rounds)
 
     def offers(self, patterns: list[str], device: str, dtype: str) -> Offers:
-        """By worker what it can run.  Raises RevisionError for a revision that cannot run the suite."""
+        """Implementations that each worker can run.  Raises RevisionError for a revision that cannot run the suite."""
         return {name: self._offer(name, patterns, device, dtype) for name in self.revisions}
 
     def _within_peak(self, one: Result, offers: Offers) -> None:

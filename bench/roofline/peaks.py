@@ -78,7 +78,7 @@ def roofline(device: str, dtype: str, samples: Iterable[Sample]) -> Roofline:
 
 
 def product(framework: Framework, device: str, dtype: str, seconds: float) -> list[Sample]:
-    """In the framework's process: its best product in this dtype; nothing where it has none.
+    """Best matrix product in this dtype, in the framework's process; nothing where it has none.
 
     Where others work, a large product waits for them many times and the best of small ones for nobody, so half of the
     time is the smallest one's.
@@ -106,7 +106,7 @@ def product(framework: Framework, device: str, dtype: str, seconds: float) -> li
 
 
 def bandwidth(framework: Framework, device: str, seconds: float) -> list[Sample]:
-    """In the framework's process: its fastest copy; nothing where it cannot."""
+    """Fastest copy, in the framework's process; nothing where it cannot."""
     arrays = backend(framework)
     try:
         copy = arrays.copy(arrays.put(_numbers((COPIED[device] // 4,), "float32"), device))

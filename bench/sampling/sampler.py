@@ -104,7 +104,7 @@ def kind(error: BaseException) -> str:
     Parameters
     ----------
     error
-        What an implementation raised.
+        Exception that an implementation raised.
 
     Returns
     -------
@@ -122,7 +122,7 @@ def text(error: BaseException) -> str:
     Parameters
     ----------
     error
-        What an implementation raised.
+        Exception that an implementation raised.
 
     Returns
     -------
@@ -221,22 +221,22 @@ def open_cell(
     key
         The name that it is known by until it is closed.
     implementation
-        What is timed.
+        Implementation that is timed.
     workload
-        Its shapes and keywords.
+        Workload, which says shapes and keywords.
     dtype
-        Of the inputs.
+        Dtype of the inputs.
     device
         "cpu" or "cuda".
     cold
         Whether all calls find cold caches.
     make
-        Gives the input set with a number.
+        Function that gives the input set with a number.
 
     Returns
     -------
     Opened
-        What opening took and gave, or the status and text of an exception.
+        Time, memory and results of the first call, or the status and text of an exception.
     """
     make = make or _drawn_once(workload, dtype)
     try:
@@ -302,7 +302,7 @@ def peak_rss(device: str, since_start: bool = False) -> Callable[[], int | None]
     Parameters
     ----------
     device
-        Of the cell; on an accelerator its allocator is asked.
+        Device of the cell; on an accelerator its allocator is asked.
     since_start
         Beyond what the process held before its first cell.
 
@@ -337,7 +337,7 @@ def warm(key: str, enough: float) -> Batch:
     Returns
     -------
     Batch
-        Its calls' seconds, none of them samples.
+        Seconds of the calls, none of them samples.
     """
     return _attempt(key, lambda cell: _warm(cell, enough))
 
@@ -358,12 +358,12 @@ def again(key: str, number: int) -> Batch:
     key
         The name of a cell that this worker has opened.
     number
-        Of the input set; FIRST is the first.
+        Number of the input set; FIRST is the first.
 
     Returns
     -------
     Batch
-        Its results, and no sample.
+        Results of the call, and no sample.
     """
     return _attempt(key, lambda cell: _again(cell, number))
 
@@ -383,12 +383,12 @@ def cold_calls(key: str, count: int) -> Batch:
     key
         The name of a cell that this worker has opened.
     count
-        How many calls.
+        Number of calls.
 
     Returns
     -------
     Batch
-        Their seconds.
+        Seconds of the calls.
     """
     return _attempt(key, lambda cell: _cold_calls(cell, count))
 
@@ -419,11 +419,11 @@ def batch(key: str, seconds: float, most: int, number: int, last: bool = False, 
     key
         The name of a cell that this worker has opened.
     seconds
-        How long calls are made.
+        Seconds for which calls are made.
     most
-        How many samples at most.
+        Number of samples at most.
     number
-        Of the fresh input set, and of the core that the batch begins on.
+        Number of the fresh input set, and of the core that the batch begins on.
     last
         Whether the results are sent back.
     lead
@@ -541,7 +541,7 @@ def close_cell(key: str) -> None:
 
 
 def _attempt(key: str, job: Any) -> Batch:
-    """What a job says of an open cell; never raises for what the implementation does."""
+    """Answer of a job on an open cell; never raises for what the implementation does."""
     if key not in _CELLS:
         return Batch("lost", "the process died between two calls")
     try:

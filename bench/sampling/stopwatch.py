@@ -14,7 +14,7 @@ from attention_conformance.impls.backend import Backend, Events
 from attention_conformance.impls.contract import Framework, Function
 from attention_conformance.impls.process.clocks import perf_counter, process_time
 
-#: Which clock a time is by.
+#: Clocks that a time may be by.
 WALL, DEVICE = "wall", "device events"
 
 #: Waiting for a device takes this many times as long as for an idle one if it still works, as far as can be told.
@@ -83,7 +83,7 @@ class Wall:
         return perf_counter() - started, returned
 
     def host(self) -> list[float]:
-        """None but the times themselves."""
+        """No seconds beside the times themselves."""
         return []
 
 

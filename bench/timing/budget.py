@@ -39,7 +39,7 @@ class Costs:
         target
             An implementation on a device in a dtype.
         workload
-            What is called.
+            Workload of the cell.
         cost
             Seconds and bytes of a call.
         """
@@ -53,7 +53,7 @@ class Costs:
         target
             An implementation on a device in a dtype.
         workload
-            What is called.
+            Workload of the cell.
 
         Returns
         -------
@@ -71,7 +71,7 @@ class Costs:
         target
             An implementation on a device in a dtype.
         workload
-            What is called.
+            Workload of the cell.
 
         Returns
         -------
@@ -95,9 +95,9 @@ class Costs:
         target
             An implementation on a device in a dtype.
         workload
-            What is called.
+            Workload of the cell.
         calls
-            That a cell needs at least.
+            Calls that a cell needs at least.
         limit
             Seconds.
 

@@ -23,7 +23,7 @@ LEAD = 0.5
 #: Seconds of a call in which those milliseconds are lost, so that none has to come before.
 LONG = 0.1
 
-#: Why sampling ended.
+#: Reasons why sampling ended.
 NOISE, TIME, CALLS = "noise target", "time budget", "call limit"
 
 
@@ -46,7 +46,7 @@ class Plan:
     limit: float = 18.0
     #: Threads that every library is given.
     threads: int = 1
-    #: Of the order within rounds.
+    #: Seed of the order within rounds.
     seed: int = 0
     #: What is in the caches when a call begins.
     cache: str = WARM
@@ -65,7 +65,7 @@ class Plan:
         Parameters
         ----------
         call_seconds
-            Of one call.
+            Seconds of one call.
         first
             Whether it is the first batch of a process run.
 
@@ -84,7 +84,7 @@ class Plan:
         Parameters
         ----------
         call_seconds
-            Of one call.
+            Seconds of one call.
 
         Returns
         -------

@@ -159,7 +159,7 @@ class Protocol:
         Parameters
         ----------
         live
-            Of ``open``.
+            The cell, as ``open`` gave it.
 
         Raises
         ------
@@ -175,11 +175,11 @@ class Protocol:
         Parameters
         ----------
         live
-            Of ``open``.
+            The cell, as ``open`` gave it.
         earlier
             The process runs before.
         stopped
-            Why no further batch is made.
+            Reason why no further batch is made.
 
         Returns
         -------
@@ -227,7 +227,7 @@ class Protocol:
         cell
             A workload on a target.
         error
-            What ``open``, ``batch`` or ``close`` raised.
+            Exception that ``open``, ``batch`` or ``close`` raised.
 
         Returns
         -------

@@ -80,7 +80,7 @@ class Rounds:
         return Outcome(KNOWN_DEVIATION, record.clause, f"{record.instead} [{record.id}]")
 
     def _opened(self, cells: Sequence[Cell]) -> dict[Cell, Live | Exception]:
-        """What opening gave or raised, of cells of different processes at the same time; of some cells nothing."""
+        """Cells opened, those of different processes at the same time: live or an exception; of some cells nothing."""
         found: dict[Cell, Live | Exception] = {}
 
         def each(cells: Sequence[Cell]) -> None:
@@ -165,7 +165,7 @@ class Session:
             yield list(group)
 
     def _runs_done(self, cell: Cell) -> int:
-        """How many process runs of a cell need not be made any more."""
+        """Number of process runs of a cell that need not be made any more."""
         outcome = self.outcomes[cell]
         return len(outcome.process_runs) if outcome.kind in MEASURED else self.protocol.plan.process_runs
 

@@ -30,7 +30,7 @@ from attention_conformance.bench.validity.checks import Invalid
 from attention_conformance.bench.validity.outcomes import INVALID, Cell, Outcome
 from attention_conformance.impls.process.pool import Spent
 
-#: How many times as long calls on inputs never seen may take, by the low end of the interval, and than calls on known
+#: Factor by which calls on inputs never seen may take longer, by the low end of the interval, and than calls on known
 #: inputs with cold caches; a cached result costs next to nothing.
 CACHED = 2.0
 
@@ -120,7 +120,7 @@ def job(batch: Batch, spent: Spent, cores: int) -> Job:
     return Job(calls, spent.waited - spent.queued - calls - batch.other_seconds, worked, each)
 
 
-#: How many jobs are made where clocks seem to disagree, and how many times as long as those that seemed so.  After a
+#: Jobs that are made where clocks seem to disagree, and how many times as long as those that seemed so.  After a
 #: pause the calls of two threads took twice as long for up to 25 ms on a virtual machine, which in a batch of 20 ms
 #: is much and in eight of them within UNTOLD_SHARE; what is hidden in each call grows with them.
 LONGER_JOBS, LONGER = LEAST_JOBS, 8
@@ -132,7 +132,7 @@ def agreeing_clocks(jobs: Sequence[Job], longer: Callable[[], Sequence[Job]]) ->
     Parameters
     ----------
     jobs
-        Those of a process run.
+        Jobs of a process run.
     longer
         Makes LONGER_JOBS jobs of LONGER times the length; it is called where those disagree.
 
@@ -186,7 +186,7 @@ def disagreeing_clocks(jobs: Sequence[Job], overhead: float = 0.0) -> None:
 #: Seconds of the measurements of the peak: the first, and those where a time is beyond it.
 PEAK_SECONDS = (0.1, 0.5, 1.0, 1.0)
 
-#: How much faster than the measured peak a call may seem on a machine that is busy while the peak is measured.
+#: Factor by which a call may seem faster than the peak on a machine that is busy while the peak is measured.
 NOISE = 4.0
 
 
@@ -201,7 +201,7 @@ def share_of_peak(count: float, seconds: float, measure: Callable[[float], float
         Gives operations per second of the best product that was seen, after it looked for so many seconds; it is asked
         for 0 first, and longer each time while the call seems faster, as others may work meanwhile.
     known
-        What else was measured; then nothing is within the noise of it.
+        Peak that was measured otherwise; then nothing is within the noise of it.
     """
     best, enough = known, NOISE if known else 1.0
     for lasting in (0.0, *PEAK_SECONDS):
@@ -223,11 +223,11 @@ def within_peak(cell: Cell, outcome: Outcome, cores: int, known: float = 0.0) ->
     Parameters
     ----------
     cell
-        Whose workload and target are timed.
+        The workload and the target that are timed.
     outcome
-        Its seconds, with their interval.
+        Seconds of the cell, with their interval.
     cores
-        How many the call may use.
+        Number of cores that the call may use.
     known
         FLOP/s of the peak if it was measured already, 0 if not.
 

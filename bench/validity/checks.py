@@ -103,7 +103,7 @@ def repeated(
     Parameters
     ----------
     error
-        What is wrong with the result.
+        Exception that says what is wrong with the result.
     again
         Calls once more on the same inputs; None where no call can be made any more.
     right
@@ -234,7 +234,7 @@ def _the(name: str) -> str:
 
 
 def _clause(clauses: Blame, name: str) -> str:
-    """What a value outside its bound breaks; what is only copied has no bound to break."""
+    """Clause that a value outside its bound breaks; what is only copied has no bound to break."""
     return clauses.of_result.get(name, clauses.value) if name in arguments.PRESENT else clauses.accuracy
 
 
@@ -254,7 +254,7 @@ def checked_rows(w: Workload) -> int:
 
 
 def checked_heads(w: Workload) -> int:
-    """Of how many key heads the gradients are recomputed."""
+    """Number of key heads whose gradients are recomputed."""
     group = w.heads // w.kv_heads
     affordable = GRADIENT_SCORES // (w.batch * group * w.length * w.keys)
     return max(1, min(w.kv_heads, affordable))

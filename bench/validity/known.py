@@ -33,11 +33,11 @@ OF_ROWS = ("output", "lse")
 
 
 def _heads(*args: Any, **keywords: Any) -> Expected:
-    """What the reference of a layer says of its heads, which the triggers of layers look at."""
+    """Results of the reference of a layer for its heads, which the triggers of layers look at."""
     return layer_reference.mha(*args, **keywords).heads
 
 
-#: By operator: the inputs of a call as the triggers take them, and what the reference says of them.
+#: Inputs of a call as the triggers take them, and the results of the reference, by operator.
 _WHOLE: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "sdpa": (Inputs, reference.sdpa),
     "merge": (MergeInputs, merge_reference.merge),
@@ -62,7 +62,7 @@ class KnownDeviations:
         call
             The workload with its inputs.
         error
-            How it failed.
+            Exception that says how it failed.
 
         Returns
         -------

@@ -53,7 +53,7 @@ class ProcessRun:
     #: Threads that worked at the same time: CPU time ÷ time, rounded.
     threads: int = 1
     stopped: str = ""
-    #: Which clock the seconds are by, the median of a call by the host's where that is another, and the bytes that
+    #: Clock that the seconds are by, the median of a call by the host's where that is another, and the bytes that
     #: were copied before each call to clear the caches.
     clock: str = WALL
     host_seconds: float | None = None
@@ -75,7 +75,7 @@ class Outcome:
     process_runs: tuple[ProcessRun, ...] = field(default=())
 
     def with_run(self, process_run: ProcessRun) -> Outcome:
-        """With one process run more."""
+        """The outcome with one process run more."""
         runs = (*self.process_runs, process_run)
         found = [run.unstable for run in runs if run.unstable]
         if not found:

@@ -23,7 +23,7 @@ STEP = 7919
 #: Input sets that are rotated, so that no call finds its own inputs in the nearest cache.
 SETS = 3
 
-#: How the results of a pass with a cache of past keys are named (impls.operators); the past and the new, joined.
+#: Names of the results of a pass with a cache of past keys (impls.operators); the past and the new, joined.
 PRESENT = {"present_key": "k", "present_value": "v"}
 
 

@@ -250,7 +250,7 @@ def select(patterns: Sequence[str] = (), preset: str = "") -> tuple[Workload, ..
     Returns
     -------
     tuple[Workload, ...]
-        Each once, by family and then by length.
+        Each workload once, by family and then by length.
 
     Raises
     ------

@@ -63,7 +63,7 @@ def _heads(w: Workload) -> str:
 
 @functools.cache
 def _shape(name: str) -> str:
-    """What workloads of one model and use share: the name without its lengths."""
+    """Name without lengths, which workloads of one model and use share."""
     return re.sub(r"s(?:\d+|\*)(?:k(?:\d+|\*))?(?=-|$)", "s*", name)
 
 

@@ -75,7 +75,7 @@ SOFTMAX_ROUNDINGS = 6
 #: Arrays of it that ``storage`` rounds, against the same: a / Σ, p a, p δ and their difference, or fewer.
 SOFTMAX_STORED = 4
 
-#: How often underflow may take η from an element of it in ``storage``: from those arrays, from the sum of the row, and
+#: Times underflow may take η from an element of it in ``storage``: from those arrays, from the sum of the row, and
 #: where the derivative of the shift is added.  A power is at most 1: what is multiplied by it has lost no more.
 SOFTMAX_LOST = 6
 
@@ -98,7 +98,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """How large operands may be: |g| + |δg| and |v| + |δv|; ``moved`` is what their errors do to dP (step 8)."""
+    """Sizes that operands may have: |g| + |δg| and |v| + |δv|; ``moved`` is what their errors do to dP (step 8)."""
 
     g: Array
     v: Array
@@ -303,7 +303,7 @@ def both(under: Callable[[Rounding], dict[str, Array]], dtype: str, profile: Pro
     Parameters
     ----------
     under
-        Gives the bounds of a program with some roundoffs, |error| by the name of the gradient.
+        Function that gives the bounds of a program with some roundoffs, |error| by the name of the gradient.
     dtype
         Storage dtype of the gradients.
     profile
@@ -373,14 +373,14 @@ def bound_under(
 
 @dataclass(frozen=True)
 class _Operand:
-    """What a term is multiplied by, and how far it is off: None for not at all."""
+    """Factor of a term, and its error: None for no error."""
 
     x: Array
     error: Array | None
 
     @property
     def size(self) -> Array:
-        """How large it may be."""
+        """Size that it may have."""
         return np.abs(self.x) if self.error is None else np.abs(self.x) + self.error
 
 

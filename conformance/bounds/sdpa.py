@@ -138,7 +138,7 @@ def profiles(dtype: str) -> tuple[Profile, ...]:
     Returns
     -------
     tuple[Profile, ...]
-        One where all are the same, as in float64.
+        The profiles; one where all are the same, as in float64.
     """
     if dtype in ("float16", "bfloat16"):
         return (Profile.WIDE, Profile.FUSED, Profile.STORAGE)
@@ -168,7 +168,7 @@ class Options:
 
     @classmethod
     def of(cls, keywords: Mapping[str, Any]) -> Options:
-        """Those among the keywords of a call."""
+        """The options among the keywords of a call."""
         return cls(**{name: keywords[name] for name in ("scale", "softcap", "bias", "head_scale") if name in keywords})
 
 
@@ -191,18 +191,18 @@ def bound(
     expected
         The reference of the input.
     options
-        Those of the call.
+        Options of the call.
     dtype
-        Of the input and of the results: float64, float32, float16 or bfloat16.
+        Dtype of the inputs and of the results: float64, float32, float16 or bfloat16.
     profile
-        Where the program rounds.
+        Precision profile: where the program rounds.
     operands
-        How far q, k and v are off already, in a program that computes them; without, they are exact.
+        Errors of q, k and v, in a program that computes them; without, they are exact.
 
     Returns
     -------
     Bound
-        How far each element may be from the reference, in the shapes of the results.
+        Largest allowed error of each element, in the shapes of the results.
     """
     with np.errstate(all="ignore"):
         whole, ours = _own(expected, options)

@@ -65,7 +65,7 @@ def dequantised(expected: Expected, dtype: str, profile: Profile) -> sdpa.Operan
     expected
         The reference of one sequence.
     dtype
-        What they are dequantised to.
+        Dtype that they are dequantised to.
     profile
         The intermediates that are rounded to it.
 

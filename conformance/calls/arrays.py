@@ -14,13 +14,13 @@ from attention_conformance.impls.contract import DTYPES, Implementation, Layout,
 
 
 class HasArray(Protocol):
-    """What NumPy can read."""
+    """An array that NumPy can read."""
 
     def __array__(self, *arguments: Any, **options: Any) -> Any: ...
 
 
 class HasDlpack(Protocol):
-    """What DLPack exports."""
+    """An array that DLPack exports."""
 
     def __dlpack__(self, *arguments: Any, **options: Any) -> Any: ...
 

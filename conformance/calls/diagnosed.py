@@ -29,7 +29,7 @@ DIAGNOSED = 2**18
 
 
 def _scores(case: Any) -> float:
-    """How many scores a call has, or what a merge has in their place."""
+    """Number of scores of a call, or of what a merge has in their place."""
     if isinstance(case, GivenVarlen):
         return float(case.shape.hq * np.dot(case.shape.q_lengths, case.shape.k_lengths))
     return float(np.prod(case.held.outputs.shape if isinstance(case, GivenMerge) else case.shape.scores, dtype=float))

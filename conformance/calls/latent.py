@@ -40,7 +40,7 @@ def latent(
     wanted: int | None,
     seed: int,
 ) -> Question:
-    """Of latent; ``results`` has output, and lse or None."""
+    """A call of latent; ``results`` has output, and lse or None."""
     came = {name: array_of(name, array) for name, array in given_arrays.items()}
     dtype = dtype_of(came)
     form = Form(layout_of(layout), 4 - came["q"].ndim)

@@ -18,7 +18,7 @@ from attention_conformance.impls.contract import Layout, Profile
 def merge(
     output: Any, outputs: Any, lses: Any, lse: Any, layout: Layout | str, profile: Profile | str | None
 ) -> Question:
-    """Of merge."""
+    """A call of merge."""
     parts = {
         name: [array_of(name, each) for each in given_parts] if isinstance(given_parts, list | tuple)
         else list(array_of(name, given_parts))

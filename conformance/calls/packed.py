@@ -44,7 +44,7 @@ def packed(
     wanted: int | None,
     seed: int,
 ) -> Question:
-    """Of varlen, or with a block table of paged: rows of the pack, each as one of sdpa over its own keys."""
+    """A call of varlen, or with a block table of paged: rows of the pack, each as one of sdpa over its own keys."""
     arrays = {name: array_of(name, array) for name, array in given_arrays.items()}
     keys, values = ("k_cache", "v_cache") if "block_table" in arrays else ("k", "v")
     new = {n: array_of(n, options[n]) for n in ("k_new", "v_new") if options.get(n) is not None}
@@ -127,7 +127,7 @@ class _Pack:
     """
 
     operator: ClassVar[str] = "varlen"
-    #: Of its case: the case itself, its inputs, and its sizes.
+    #: Types of its case: the case itself, its inputs, and its sizes.
     made_of: ClassVar[tuple[type, Any, Any]] = (GivenVarlen, PackedInputs, PackedShape)
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:

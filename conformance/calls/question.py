@@ -53,7 +53,7 @@ def shapes_of(s: Shape) -> dict[str, tuple[int, ...]]:
 
 
 def rows_of(scores: int, length: int) -> int:
-    """How many rows of so many are checked where nobody says: all of few scores, else as many as make up WHOLE."""
+    """Number of rows that are checked where nobody says: all of few scores, else as many as make up WHOLE."""
     return length if scores <= WHOLE else max(FEWEST_ROWS, WHOLE * length // scores)
 
 

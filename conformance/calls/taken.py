@@ -34,7 +34,7 @@ def taken(case: Any, name: str, array: np.ndarray) -> np.ndarray:
 
 
 def without_open(case: Any, reply: Reply, dtype: str) -> Reply:
-    """What came, with the reference where no clause says MUST of a result that is not finite.
+    """The results, with the reference where no clause says MUST of a result that is not finite.
 
     That is NaN where a masked key holds NaN (SDPA-22 says SHOULD), rows whose scores overflow the dtype (SDPA-26), and
     NaN of what is nobody's or another's (VARLEN-13, PAGED-5, MERGE-7).

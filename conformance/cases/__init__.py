@@ -71,7 +71,7 @@ def all_cases() -> dict[str, Case]:
     Returns
     -------
     dict[str, Case]
-        By name.
+        Cases by name.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def every_case() -> dict[str, AnyCase]:
     Returns
     -------
     dict[str, AnyCase]
-        By name.
+        Cases by name.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def asked_cases() -> dict[str, AnyCase]:
     Returns
     -------
     dict[str, AnyCase]
-        Those of the clauses, then kernel-sized ones, those of one shape, and the serving forms at such sizes.
+        The cases of the clauses, then kernel-sized ones, those of one shape, and the serving forms at such sizes.
     """
     return every_case() | asked_kernel_cases() | one_shape_cases() | asked_serving_cases()
 

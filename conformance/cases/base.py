@@ -37,13 +37,13 @@ ALL_DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Blame:
-    """Which clause of an operator a failure breaks."""
+    """Clauses of an operator that a failure breaks, by the kind of failure."""
 
     shape: str
     accuracy: str
     #: Where the case names no clause that says what the value is.
     value: str
-    #: Of an extra result that is wrong where the output is right, by its name.
+    #: Clause of an extra result that is wrong where the output is right, by its name.
     of_result: Mapping[str, str] = field(default_factory=dict)
     #: These say the same of every operator.
     dtype: str = "SDPA-27"
@@ -57,7 +57,7 @@ class Blame:
         Parameters
         ----------
         clauses
-            Those of the case.
+            Clauses of the case.
 
         Returns
         -------
@@ -100,13 +100,13 @@ class AnyCase(ABC):
     after: str = ""
     #: What its sizes must be like wherever it is asked, besides what its own say (cases/fit.py): "Sq > Sk, B > 1".
     needs: str = ""
-    #: That case, where it is fitted too.
+    #: The case that it is fitted from, where that is fitted too.
     before: AnyCase | None = field(default=None, repr=False)
     #: It is at other sizes than its own, inside an envelope.
     fitted: bool = False
-    #: Why it cannot be asked inside an envelope, "" where it can.
+    #: Reason why it cannot be asked inside an envelope, "" where it can.
     unfit: str = ""
-    #: Why the case stays although no fault and no known deviation needs it (conformance/faults/kill_matrix.py).
+    #: Reason why the case stays although no fault and no known deviation needs it (conformance/faults/kill_matrix.py).
     stays: str = ""
     #: What keeps its inputs, expected results and bounds.
     store: CaseStore = field(default=CASES, repr=False, compare=False)
@@ -124,7 +124,7 @@ class AnyCase(ABC):
 
     @property
     def size(self) -> tuple[int, str]:
-        """What orders cases from small to large: elements of the arguments, then the name."""
+        """Key that orders cases from small to large: elements of the arguments, then the name."""
         return self.shape.elements, self.name
 
     def inputs(self, dtype: str) -> Any:
@@ -138,12 +138,12 @@ class AnyCase(ABC):
         Returns
         -------
         Any
-            Of the type of the operator's inputs.
+            Inputs, of the type that the operator has.
         """
         return self.store.inputs(self, dtype)
 
     def expected(self, dtype: str) -> Any:
-        """What the reference says of the inputs, results as attributes.
+        """Results of the reference for the inputs, as attributes.
 
         Parameters
         ----------
@@ -153,7 +153,7 @@ class AnyCase(ABC):
         Returns
         -------
         Any
-            Float64, results as attributes.
+            Results as attributes, float64.
 
         Raises
         ------
@@ -190,7 +190,7 @@ class AnyCase(ABC):
         Returns
         -------
         Any
-            Of the type of the operator's inputs.
+            Inputs, of the type that the operator has.
         """
         inputs = self.before_edit(dtype)
         return inputs if self.edit is None else self.edit(inputs)
@@ -206,7 +206,7 @@ class AnyCase(ABC):
         Returns
         -------
         Any
-            Of the type of the operator's inputs.
+            Inputs, of the type that the operator has.
         """
         rng = np.random.default_rng(zlib.crc32(self.name.encode()))
         target = NUMPY_DTYPES[dtype]
@@ -236,17 +236,17 @@ class AnyCase(ABC):
 
     @abstractmethod
     def make_expected(self, inputs: Any) -> Any:
-        """What the reference says of inputs.
+        """Results of the reference.
 
         Parameters
         ----------
         inputs
-            As ``make_inputs`` gives them.
+            Inputs as ``make_inputs`` gives them.
 
         Returns
         -------
         Any
-            Float64, results as attributes.
+            Results as attributes, float64.
 
         Raises
         ------
@@ -261,9 +261,9 @@ class AnyCase(ABC):
         Parameters
         ----------
         inputs
-            As ``make_inputs`` gives them.
+            Inputs as ``make_inputs`` gives them.
         expected
-            As ``make_expected`` gives it.
+            Expected results as ``make_expected`` gives them.
         dtype
             Storage dtype: float64, float32, float16 or bfloat16.
         profile
@@ -282,7 +282,7 @@ class AnyCase(ABC):
         Parameters
         ----------
         result
-            Its name, such as "output".
+            Name of the result, such as "output".
 
         Returns
         -------
@@ -296,7 +296,7 @@ class AnyCase(ABC):
         Parameters
         ----------
         comparison
-            Of a part of a result.
+            Comparison of a part of a result.
 
         Returns
         -------
@@ -316,7 +316,7 @@ class AnyCase(ABC):
         Parameters
         ----------
         name
-            In kebab case.
+            Name of the case, in kebab case.
         clauses
             Ids, separated by spaces.
         why
@@ -361,7 +361,7 @@ class Case(AnyCase):
         of_result={"weights": "SDPA-18", "lse": "SDPA-19", "present_key": "DEC-3", "present_value": "DEC-3"},
     )
     shape: Shape = SMALL
-    #: How many of the Sk keys and values of ``shape`` are past ones; None for a call without a past.
+    #: Number of the Sk keys and values of ``shape`` that are past ones; None for a call without a past.
     past: int | None = None
 
     @property
@@ -388,7 +388,7 @@ class Case(AnyCase):
         return Inputs(inputs.q, k.copy(), v.copy(), inputs.keywords | past)
 
     def make_expected(self, inputs: Inputs) -> Expected:
-        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+        """Results of the reference.  Raises InvalidInput for invalid inputs."""
         return reference_of(inputs)
 
     def make_bound(self, inputs: Inputs, expected: Expected, dtype: str, profile: Profile) -> bounds.Bound:
@@ -404,7 +404,7 @@ class Case(AnyCase):
 
 
 def reference_of(inputs: Inputs) -> Expected:
-    """What the reference says of inputs.
+    """Results of the reference.
 
     Parameters
     ----------
@@ -433,7 +433,7 @@ def bound_of(inputs: Inputs, expected: Expected, dtype: str, profile: Profile) -
     inputs
         Q (B, Hq, Sq, D), k (B, Hkv, Sk, D), v (B, Hkv, Sk, Dv), and the options that are given.
     expected
-        Their reference.
+        The reference's results.
     dtype
         Storage dtype.
     profile
@@ -453,7 +453,7 @@ def case(name: str, clauses: str, why: str, shape: Shape = SMALL, **rest: Any) -
     Parameters
     ----------
     name
-        In kebab case.
+        Name of the case, in kebab case.
     clauses
         Ids, separated by spaces, first the one that it tests.
     why

@@ -81,7 +81,7 @@ def pointing(data: Data) -> Data:
     Parameters
     ----------
     data
-        What q, k and v are made by first.
+        Data that q, k and v are made by first.
 
     Returns
     -------
@@ -143,16 +143,16 @@ def shifted(offset: float, spread: float = 1.0, level: float = 0.0) -> Data:
 
 
 def drawn(spread: float = 1.0, offset: float = 0.0, outlier: float = 1.0, values: float = 1.0) -> Data:
-    """What random problems are made of, every option of it at once.
+    """Data of random problems, every option of it at once.
 
     Parameters
     ----------
     spread
         Standard deviation of q and k, which are normal.
     offset
-        By how much all q · k / √D are moved, about, through a first coordinate that is nearly constant.
+        Amount that all q · k / √D are moved by, about, through a first coordinate that is nearly constant.
     outlier
-        How many times as long one key of each head is, as trained models have them.
+        Factor by which one key of each head is longer, as trained models have them.
     values
         Standard deviation of v.
 

@@ -17,7 +17,7 @@ import numpy as np
 #: Completions that are tried for each row.
 TRIED = 48
 
-#: How many combinations a row at the limit of cost has to bring more than one of no cost.
+#: Combinations that a row at the limit of cost has to bring more than one of no cost.
 PRICE = 3.0
 
 
@@ -55,7 +55,7 @@ class Factors:
     option: tuple[str, ...]
     dtype: tuple[str, ...]
     lse: tuple[bool, ...]
-    #: Which three parts have to meet in every way, and in which of their values (all where a part is not named).
+    #: Three parts that have to meet in every way, and in which of their values (all where a part is not named).
     triples: tuple[tuple[str, str, str], ...] = ()
     within: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     limit: int = 1 << 21
@@ -74,7 +74,7 @@ PARTS = Row._fields
 
 @dataclass(frozen=True)
 class Coverage:
-    """Of some parts of a row: combinations of their values, how many are reached, and how many no row can have."""
+    """Coverage of some parts of a row: combinations of their values, how many are reached, how many no row can have."""
 
     parts: tuple[str, ...]
     total: int
@@ -100,7 +100,7 @@ def design(factors: Factors, seed: int = 0) -> Design:
     factors
         Allowed values, and which triples are asked for; every pair is.
     seed
-        Of the completions that are tried.
+        Seed of the completions that are tried.
 
     Returns
     -------
@@ -156,7 +156,7 @@ class _Maker:
         return np.array([i for i, value in enumerate(values) if value in within], int)
 
     def possible(self, parts: tuple[int, ...]) -> np.ndarray:
-        """Which combinations are asked for and cost, completed by what costs least, no more than the limit."""
+        """Combinations that are asked for and cost, completed by what costs least, no more than the limit."""
         least = np.prod([self.costs[i][self.cheapest[i]] for i in range(len(PARTS)) if i not in parts])
         cost = np.full([self.sizes[part] for part in parts], least)
         found = np.ones(cost.shape, bool)
@@ -205,7 +205,7 @@ class _Maker:
 
 
 def _cost(name: str, value: Any) -> float:
-    """By what a value multiplies the cost of a row."""
+    """Factor of a value in the cost of a row."""
     if name == "width":
         return sum(value) / 2
     return float(value) if name in ("sq", "sk", "group", "hkv", "b") else 1.0

@@ -43,12 +43,12 @@ class Kind:
     serves: tuple[str, ...] = ()
     #: Keywords of those that it has not.
     without: frozenset[str] = frozenset()
-    #: Which of their calls it takes, beside sizes, in words; in ``CALLS``.
+    #: Calls of theirs that it takes, beside sizes, in words; in ``CALLS``.
     calls: str = ""
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """What it computes, of what has lengths and widths."""
+        """Operators that it computes, of those that have lengths and widths."""
         return self.serves or (("sdpa", "sdpa_grad") if self.gradients else ("sdpa",))
 
     @property
@@ -194,9 +194,9 @@ def random_shape(rng: Rng, envelope: Envelope, most: int, proposed: Proposed | N
     Parameters
     ----------
     rng
-        Where it comes from.
+        Generator of random numbers.
     envelope
-        What it is inside.
+        Envelope that it is inside.
     most
         B · Hq · Sq · Sk · (D + Dv) that it has where the envelope has such; else a few times the least of the envelope.
     proposed

@@ -191,7 +191,7 @@ def _past(past: int, was: Shape, s: Shape) -> int:
 
 
 def needs(case: AnyCase) -> list[Need]:
-    """What the sizes of a case must be like: its ``needs``, and what its own sizes say."""
+    """Conditions on the sizes of a case: its ``needs``, and what its own sizes say."""
     s: Shape = case.shape
     stated: list[Need] = []
     for text in filter(None, re.split(r",\s*", case.needs)):
@@ -253,7 +253,7 @@ class _Proposed:
     worse: Callable[..., tuple[int, ...]]
 
     def smallest(self, axes: Sequence[str], needed: Sequence[Need], chosen: dict[str, int]) -> tuple[int, ...] | None:
-        """Of the sizes that are as needed, beside those that are chosen, the least bad ones, and the smallest."""
+        """Smallest of the sizes that are as needed, beside those that are chosen, and the least bad ones."""
         fitting = [p for p in self.sizes if all(kept(n, chosen | dict(zip(axes, p, strict=True))) for n in needed)]
         return min(fitting, key=lambda p: (*self.worse(*p), math.prod(p), p), default=None)
 
@@ -387,9 +387,9 @@ def fit_kernels(cases: Iterable[C], envelope: Envelope, dtypes: Sequence[str]) -
     Parameters
     ----------
     cases
-        Of one tier.
+        Cases of one tier.
     envelope, dtypes
-        What an implementation takes.
+        Envelope and dtypes of an implementation.
     """
     fitted = (fit(case, envelope) for case in cases)
     able = sorted((c for c in fitted if not c.unfit and dtypes_for(c, dtypes)), key=lambda case: case.size)

@@ -44,7 +44,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class _Given(AnyCase):
-    """What given cases do alike: ``held`` are the inputs, ``names`` the results that came, and how they are shown."""
+    """Base of given cases: ``held`` are the inputs, ``names`` the results that came, and how they are shown."""
 
     held: Any = field(default=None, repr=False, compare=False)
     names: tuple[str, ...] = ()
@@ -143,7 +143,7 @@ class GivenRows(GivenSdpa):
     __hash__ = _Given.__hash__
 
     def expected(self, dtype: str) -> Any:
-        """What the reference says of the rows: results, and v as its mean, which patterns of errors are told by."""
+        """Results of the reference for the rows, and v as its mean, which patterns of errors are told by."""
         return self.store.get(("rows", Profile.WIDE), lambda: self._computed(dtype, None))
 
     def bound(self, dtype: str, profile: Profile) -> Any:
@@ -206,7 +206,7 @@ class GivenRows(GivenSdpa):
 class GivenHeads(GivenGradients):
     """Some key heads, with their query heads, of a call of sdpa_grad; ``held`` has those alone."""
 
-    #: Of the key heads, of the query heads, and the shapes of the whole gradients.
+    #: Places of the key heads and of the query heads, and the shapes of the whole gradients.
     kept: tuple[int, ...] = ()
     queries: tuple[int, ...] = ()
     whole: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -246,7 +246,7 @@ class GivenLatent(_Given, LatentCase):
     __hash__ = _Given.__hash__
 
     def expected(self, dtype: str) -> Any:
-        """What the reference says of the rows."""
+        """Results of the reference for the rows."""
         return self.store.get(("rows", Profile.WIDE), lambda: self._computed(dtype, None))
 
     def bound(self, dtype: str, profile: Profile) -> Any:
@@ -293,7 +293,7 @@ class GivenVarlen(_Given, PackedCase):
         return tuple(row for _, rows in self.sequences for row in rows)
 
     def expected(self, dtype: str) -> Any:
-        """What the reference says of the rows, or of all."""
+        """Results of the reference for the rows, or for all."""
         return (
             self._joined([one.expected(dtype) for one, _ in self.sequences]) if self.whole else super().expected(dtype)
         )
@@ -350,13 +350,13 @@ def given(kind: type[_Given], inputs: Any, clause: str, shape: Any, dtype: str, 
     inputs
         Inputs of that operator, whose keywords that are not None become the case's options.
     clause
-        What its results are judged by.
+        Clause that its results are judged by.
     shape
-        Of the inputs, as the operator describes shapes.
+        Shape of the inputs, as the operator describes shapes.
     dtype
-        Of the inputs, by name.
+        Dtype of the inputs, by name.
     rest
-        What the class has besides.
+        Other fields of the class.
 
     Returns
     -------

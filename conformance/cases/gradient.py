@@ -65,7 +65,7 @@ class GradientCase(AnyCase):
         return *(self.data or normal(1.0))(rng, s), rng.standard_normal((s.b, s.hq, s.sq, s.dv))
 
     def make_expected(self, inputs: GradientInputs) -> GradExpected:
-        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+        """Results of the reference.  Raises InvalidInput for invalid inputs."""
         return reference.sdpa_grad(*inputs.arrays.values(), **inputs.keywords)
 
     def make_bound(

@@ -84,7 +84,7 @@ class PathError(ValueError):
 
 @dataclass(frozen=True)
 class Call:
-    """What a condition may ask of a call."""
+    """A call, as conditions of kernel paths see it."""
 
     sizes: Mapping[str, int]
     dtype: str
@@ -199,7 +199,7 @@ class KernelPath:
     commit: str
     file: str
     when: tuple[Condition, ...]
-    #: By size, the values on both sides of its conditions and of its tiles.
+    #: Values on both sides of its conditions and of its tiles, by size.
     edges: Mapping[str, tuple[int, ...]]
     #: Query rows and keys of a tile; None where the path has none of its own.
     rows: int | None = None

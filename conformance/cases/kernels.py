@@ -355,7 +355,7 @@ BLOCKS = {
 
 
 def call_of(case: Case) -> Call:
-    """What the conditions of kernel paths may ask of a case, in its first dtype."""
+    """The call of a case in its first dtype, as conditions of kernel paths see it."""
     s = case.shape
     return Call.of(s.b, s.hq, s.hkv, s.sq, s.sk, s.d, s.dv, case.dtypes[0], case.options)
 
@@ -437,7 +437,7 @@ CHEAP = 1 << 20
 
 
 def few() -> Iterator[Case]:
-    """Of the cases that a run asks, a few that still meet every option, width and group of them in every dtype.
+    """A few of the cases that a run asks, which still meet every option, width and group of them in every dtype.
 
     And every option with one query, few and many, over few keys and many, fewer or more than the queries, in groups and
     not, and with lse.  Greedy: the case that brings most for its cost first.  And those of a whole call that are written
@@ -455,7 +455,7 @@ def few() -> Iterator[Case]:
 
 
 def _met(row: Row) -> set[tuple[Any, ...]]:
-    """What a row is one of the few for."""
+    """Options, widths and groups for which a row is one of the few."""
     queries, keys = _side(row.sq), _side(row.sk)
     return {
         ("option", row.option, row.dtype),
@@ -471,7 +471,7 @@ def _met(row: Row) -> set[tuple[Any, ...]]:
 
 
 def _side(length: int) -> int:
-    """Which kind of length: one, few, up to a tile and its next, or many."""
+    """Kind of a length: one, few, up to a tile and its next, or many."""
     return sum(length > most for most in (1, 16, 65))
 
 
@@ -481,7 +481,7 @@ def within(seed: int = 0, **allowed: tuple[Any, ...]) -> Iterator[Case]:
     Parameters
     ----------
     seed
-        Of the design.
+        Seed of the design.
     allowed
         By part of a row (``sq``, ``sk``, ``width``, ``group``, ``hkv``, ``b``, ``option``, ``dtype``, ``lse``), the
         values that the envelope has; other parts keep theirs.
@@ -489,7 +489,7 @@ def within(seed: int = 0, **allowed: tuple[Any, ...]) -> Iterator[Case]:
     Yields
     ------
     Case
-        Those of the restricted covering designs, then those by hand that lie inside.
+        The cases of the restricted covering designs, then those by hand that lie inside.
     """
     for name, block in BLOCKS.items():
         for row in design(restricted(block.factors, **allowed), seed).rows:

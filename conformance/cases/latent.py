@@ -34,7 +34,7 @@ class LatentShape:
 
     @property
     def elements(self) -> int:
-        """How many numbers all arguments have."""
+        """Number of elements of all arguments."""
         queries = self.b * self.heads * self.sq * (self.d + self.dr)
         return queries + self.b * self.sk * (self.rank + self.dr) + self.heads * self.rank * (self.d + self.dv)
 
@@ -115,7 +115,7 @@ class LatentCase(AnyCase):
         return self.data(rng, self.shape)
 
     def make_expected(self, inputs: LatentInputs) -> LatentExpected:
-        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+        """Results of the reference.  Raises InvalidInput for invalid inputs."""
         options = {name: value for name, value in inputs.keywords.items() if name != "return_lse"}
         return reference.latent(*inputs.arrays.values(), **options)
 

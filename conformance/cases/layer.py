@@ -39,7 +39,7 @@ class LayerShape:
 
     @property
     def elements(self) -> int:
-        """How many numbers x_q and the weights of queries, keys and values have."""
+        """Number of elements of x_q and of the weights of queries, keys and values."""
         inputs = self.b * (self.sq * self.e + self.sk * self.ekv)
         return inputs + self.heads * (self.d * (self.e + self.ekv) + self.dv * self.ekv)
 
@@ -113,7 +113,7 @@ BIASES = {name: columns(name) for name in ("b_q", "b_k", "b_v", "b_o")}
 
 @dataclass(frozen=True)
 class _Layer(AnyCase):
-    """What cases of both operators do alike."""
+    """Base of the cases of both operators."""
 
     arguments: ClassVar[type] = LayerInputs
     shape: LayerShape = PLAIN
@@ -148,7 +148,7 @@ class MhaCase(_Layer):
     )
 
     def make_expected(self, inputs: LayerInputs) -> LayerExpected:
-        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+        """Results of the reference.  Raises InvalidInput for invalid inputs."""
         return reference.mha(**_call(inputs))
 
     def __hash__(self) -> int:
@@ -163,7 +163,7 @@ class SublayerCase(_Layer):
     blame: ClassVar[Blame] = Blame("SUB-7", accuracy="SUB-9", value="SUB-3", memory="MHA-23")
 
     def make_expected(self, inputs: LayerInputs) -> SublayerExpected:
-        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+        """Results of the reference.  Raises InvalidInput for invalid inputs."""
         return reference.sublayer(**_call(inputs))
 
     def __hash__(self) -> int:
@@ -171,5 +171,5 @@ class SublayerCase(_Layer):
 
 
 def _call(inputs: LayerInputs) -> dict[str, Any]:
-    """What the reference is called with: it gives all results, whether asked for or not."""
+    """Arguments of the reference, which gives all results, whether asked for or not."""
     return inputs.arrays | {name: value for name, value in inputs.keywords.items() if name != "return_weights"}

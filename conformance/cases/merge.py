@@ -27,7 +27,7 @@ class Parts(Shape):
 
     @property
     def elements(self) -> int:
-        """How many numbers the outputs have, and the log-sum-exps."""
+        """Number of elements of the outputs and the log-sum-exps."""
         return self.parts * self.b * self.hq * self.sq * (self.dv + 1)
 
 
@@ -87,7 +87,7 @@ class MergeCase(AnyCase):
         return replace(inputs, outputs=super().before_edit(dtype).outputs)
 
     def make_expected(self, inputs: MergeInputs) -> MergeExpected:
-        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+        """Results of the reference.  Raises InvalidInput for invalid inputs."""
         return reference.merge(inputs.outputs, inputs.lses)
 
     def make_bound(self, inputs: MergeInputs, expected: MergeExpected, dtype: str, profile: Profile) -> MergeBound:
@@ -273,7 +273,7 @@ def _near_largest(rng: Rng, s: Parts) -> tuple[np.ndarray, np.ndarray]:
 
 
 def joined(*keys: int, is_causal: bool = False, spread: float = 1.0) -> Data:
-    """What the reference of sdpa gives over each of several blocks of keys, for the same queries."""
+    """Results of the reference of sdpa over each of several blocks of keys, for the same queries."""
 
     def make(rng: Rng, s: Parts) -> tuple[np.ndarray, np.ndarray]:
         found, first = [], 0

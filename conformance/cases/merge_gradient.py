@@ -62,7 +62,7 @@ class MergeGradientCase(MergeCase):
         return replace(wide, outputs=own.outputs, grad_output=own.grad_output)
 
     def make_expected(self, inputs: MergeGradientInputs) -> MergeGradExpected:  # type: ignore[override]
-        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+        """Results of the reference.  Raises InvalidInput for invalid inputs."""
         return reference.merge_grad(*inputs.arrays.values(), **inputs.keywords)
 
     def make_bound(self, inputs: Any, expected: Any, dtype: str, profile: Profile) -> MergeGradBound:  # type: ignore[override]

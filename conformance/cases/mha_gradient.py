@@ -76,7 +76,7 @@ class MhaGradientCase(AnyCase):
         return *(self.data or normal())(rng, s), rng.standard_normal(s.rows(s.sq, width))
 
     def make_expected(self, inputs: LayerGradientInputs) -> LayerGradExpected:
-        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+        """Results of the reference.  Raises InvalidInput for invalid inputs."""
         return layer_reference.mha_grad(*inputs.arrays.values(), **inputs.keywords)
 
     def make_bound(

@@ -30,7 +30,7 @@ from attention_conformance.conformance.spec.inputs import Inputs
 #: Keys at the edges of tiles, where a peak is put; and so many keys that count, in a call of more.
 PEAKS, FIRST, LAST = (0, 15, 16, 31, 32, 63, 64), (1, 16, 17, 63, 64, 65), (1, 17, 64)
 
-#: How far below the others the scores of a key are that does not count: its weight is zero in every dtype.
+#: Distance below the others of the scores of a key that does not count: its weight is zero in every dtype.
 BELOW = 1e4
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]

@@ -57,7 +57,7 @@ class PackedShape:
 
     @property
     def elements(self) -> int:
-        """How many numbers q, k and v have."""
+        """Number of elements of q, k and v."""
         keys = sum(self.k_lengths) + self.behind
         return sum(self.q_lengths) * self.hq * self.d + keys * self.hkv * (self.d + self.dv)
 
@@ -68,7 +68,7 @@ class PackedShape:
 
 
 def boundaries(lengths: tuple[int, ...]) -> np.ndarray:
-    """Where sequences begin and end, (N + 1,)."""
+    """Offsets at which sequences begin and end, (N + 1,)."""
     return np.cumsum([0, *lengths]).astype(np.int32)
 
 
@@ -113,11 +113,11 @@ class PackedCase(AnyCase):
         return (self.data or across)(rng, self.shape)
 
     def tables(self) -> tuple[np.ndarray, ...]:
-        """Where sequences begin and end."""
+        """Offsets at which sequences begin and end."""
         return boundaries(self.shape.q_lengths), boundaries(self.shape.k_lengths)
 
     def make_expected(self, inputs: PackedInputs) -> PackedExpected:
-        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+        """Results of the reference.  Raises InvalidInput for invalid inputs."""
         options = {name: value for name, value in inputs.keywords.items() if name != "return_lse"}
         return reference.varlen(*inputs.arrays.values(), **options)
 
@@ -155,7 +155,7 @@ class PagedShape(PackedShape):
 
     @property
     def elements(self) -> int:
-        """How many numbers q and the caches have."""
+        """Number of elements of q and the caches."""
         cache = self.pages * self.page * self.hkv * (self.d + self.dv)
         return sum(self.q_lengths) * self.hq * self.d + cache
 
@@ -231,7 +231,7 @@ class PagedCase(PackedCase):
         return boundaries(self.shape.q_lengths), table_of(self.shape), lengths
 
     def make_expected(self, inputs: Any) -> PackedExpected:
-        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+        """Results of the reference.  Raises InvalidInput for invalid inputs."""
         options = {name: value for name, value in inputs.keywords.items() if name != "return_lse"}
         return paged(*inputs.arrays.values(), **options)
 

@@ -18,11 +18,11 @@ def sample(length: int, count: int, seed: int) -> np.ndarray:
     Parameters
     ----------
     length
-        How many there are.
+        Number of elements.
     count
-        How many are taken, at least two where there are more than ``count``.
+        Number that is taken, at least two where there are more than ``count``.
     seed
-        Of the choice.
+        Seed of the choice.
 
     Returns
     -------
@@ -41,11 +41,11 @@ def sample_heads(heads: int, count: int, seed: int) -> np.ndarray:
     Parameters
     ----------
     heads
-        How many there are.
+        Number of heads.
     count
-        How many are taken.
+        Number that is taken.
     seed
-        Of the choice; of one head alone an even seed takes the first.
+        Seed of the choice; of one head alone an even seed takes the first.
 
     Returns
     -------
@@ -115,7 +115,7 @@ def odd_rows(output: np.ndarray) -> list[tuple[int, int, int]]:
     Parameters
     ----------
     output
-        Of one call, (B, H, S, D) in any dtype.
+        Output of one call, (B, H, S, D) in any dtype.
 
     Returns
     -------
@@ -136,7 +136,7 @@ def forms(shapes: Mapping[str, tuple[int, ...]]) -> SimpleNamespace:
     Parameters
     ----------
     shapes
-        Of each result.
+        Shape of each result, by its name.
 
     Returns
     -------

@@ -38,5 +38,5 @@ def measured(part: str) -> Iterator[None]:
 
 
 def seconds(part: str) -> float:
-    """What this thread has spent on a part so far."""
+    """Seconds that this thread has spent on a part so far."""
     return _THREAD.seconds[part]

@@ -47,7 +47,7 @@ class CaseStore:
         Parameters
         ----------
         key
-            Of the value.
+            Key of the value.
         make
             Computes it.
 
@@ -81,31 +81,31 @@ class CaseStore:
         Parameters
         ----------
         case
-            Of any operator.
+            A case of any operator.
         dtype
             Storage dtype.
 
         Returns
         -------
         Any
-            Of the type of the operator's inputs.
+            Inputs, of the type that the operator has.
         """
         return self.get(("inputs", case, dtype), lambda: case.make_inputs(dtype))
 
     def expected(self, case: AnyCase, dtype: str) -> Any:
-        """What the reference says of them.
+        """Results of the reference for them.
 
         Parameters
         ----------
         case
-            Of any operator.
+            A case of any operator.
         dtype
             Storage dtype.
 
         Returns
         -------
         Any
-            Float64, results as attributes.
+            Results as attributes, float64.
 
         Raises
         ------
@@ -120,7 +120,7 @@ class CaseStore:
         Parameters
         ----------
         case
-            Of any operator.
+            A case of any operator.
         dtype
             Storage dtype.
         profile

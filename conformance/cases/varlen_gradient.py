@@ -44,7 +44,7 @@ class PackedGradientCase(PackedCase):
         return *(self.data or across)(rng, s), rng.standard_normal((sum(s.q_lengths), s.hq, s.dv))
 
     def make_expected(self, inputs: PackedGradientInputs) -> PackedGradExpected:  # type: ignore[override]
-        """What the reference says of inputs.  Raises InvalidInput for invalid ones."""
+        """Results of the reference.  Raises InvalidInput for invalid inputs."""
         return reference.varlen_grad(*inputs.arrays.values(), **inputs.keywords)
 
     def make_bound(self, inputs: Any, expected: Any, dtype: str, profile: Profile) -> PackedGradBound:  # type: ignore[override]

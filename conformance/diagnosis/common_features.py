@@ -49,7 +49,7 @@ FEATURES: dict[str, Callable[[AnyCase], bool]] = {
 
 
 def common_features_line(kind: Failure, failed: Sequence[Judged], passed: Sequence[Judged]) -> str:
-    """What all failures of a kind have, if that tells them from most passed cases; "" otherwise."""
+    """Features that all failures of a kind have, if that tells them from most passed cases; "" otherwise."""
     if len(failed) < FEWEST or not passed:
         return ""
     names = (*FEATURES, *sorted({dtype for _, dtype in failed}))
@@ -84,12 +84,12 @@ RELATIONS: dict[tuple[str, str], Callable[[AnyCase], bool]] = {
     ),
 }
 
-#: In words, and whether a call meets it.
+#: A condition in words, and whether a call meets it.
 Condition = tuple[str, Callable[[Judged], bool]]
 
 
 def narrowing(fits: Sequence[Judged], against: Sequence[Judged]) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """What all failures that a cause gives have, and the passed cases that contradict it have not.
+    """Features that all failures of a cause have, and the passed cases that contradict it have not.
 
     Parameters
     ----------

@@ -59,13 +59,13 @@ class Examined:
 
     @property
     def key(self) -> tuple[Target, AnyCase]:
-        """What identifies it in a run."""
+        """Key that identifies it in a run."""
         return self.target, self.case
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What explains failures of one implementation on one device, best first."""
+    """Explanations of the failures of one implementation on one device, best first."""
 
     implementation: str
     device: str
@@ -104,7 +104,7 @@ class Simplifier:
     """Simpler inputs for scripts of a run, from the same cause; the target is called again."""
 
     pool: Pool
-    #: By implementation.
+    #: Keywords that are accepted, by implementation.
     keywords: Mapping[str, frozenset[str]]
     versions: Mapping[str, str]
     timeout: float | None
@@ -117,16 +117,17 @@ class Simplifier:
         Parameters
         ----------
         target
-            What failed.
+            The target that failed.
         case
-            On what.
+            The case that failed.
         judged
-            In which way.
+            Result and reply of the case.
 
         Returns
         -------
         tuple of Judged and AnyCase
-            As ``repro.simpler.for_script`` has it, which raises for a call that cannot be written as a script.
+            The simpler one, as ``repro.simpler.for_script`` has it, which raises for a call that cannot be written as a
+            script.
         """
         name = target.implementation.name
 
@@ -138,7 +139,7 @@ class Simplifier:
         )
 
     def _fits(self, each: Examined) -> Fits | None:
-        """What explains a failure, asked about other ones of its target; None where nothing does."""
+        """Function that tells whether the explanation of a failure fits others of its target; None without one."""
         target, failed = each.target, _failed(each)
         if failed is None:
             return None
@@ -172,9 +173,9 @@ def explain(
     judged
         Every result of a run, passed ones too: an explanation has to agree with them.
     pool
-        Where failed cases are called again, at other sizes and alone.
+        Processes in which failed cases are called again, at other sizes and alone.
     keywords
-        That each implementation accepts, by its name.
+        Keywords that each implementation accepts, by its name.
     timeout
         Seconds of a call; None for no limit.
 
@@ -249,14 +250,14 @@ def in_words(what: str, fits: int, failures: int, contradicted: int = 0) -> str:
     what
         The title of the cause.
     fits, failures
-        How many of how many.
+        Number of failures that it fits, and of all.
     contradicted
         Passed cases that would fail with it.
 
     Returns
     -------
     str
-        Without a full stop.
+        A sentence without a full stop.
     """
     many = "this failure equals" if failures == 1 else f"{fits} of {failures} failures equal{'s' if fits == 1 else ''}"
     if not contradicted:
@@ -298,7 +299,7 @@ def _explained(known: Failed, diagnosis: Diagnosis) -> list[str]:
 
 
 def _stages(each: Examined, pool: Pool, keywords: frozenset[str], timeout: float | None) -> list[str]:
-    """Which stage went wrong, from the weights and lse that the call returned, or a second one returns."""
+    """The stage that went wrong, from the weights and lse that the call returned, or a second one returns."""
     reply = each.judged.reply
     case, dtype, profile = each.case, each.target.dtype, _profile(each)
     if reply is None or each.judged.result.failure is not Failure.VALUE or not isinstance(case, Case):
@@ -334,7 +335,7 @@ def _output_ok(reply: Reply, each: Examined) -> bool:
 
 
 def _alone(each: Examined, memory: int | None, timeout: float | None) -> list[str]:
-    """What becomes of a failure that is run by itself, in a process that has done nothing else."""
+    """Result of a failure that is run by itself, in a process that has done nothing else."""
     result, reply = each.judged.result, each.judged.reply
     if reply is None or reply.status != "returned" or result.failure is Failure.STALE:
         return []

@@ -55,7 +55,7 @@ class Explanation:
 
     @property
     def contradicted(self) -> int:
-        """How many passed cases it would fail."""
+        """Number of passed cases that it would fail."""
         return len(self.against)
 
     def fit(self, failed: Failed) -> bool:
@@ -65,12 +65,12 @@ class Explanation:
 
     @property
     def title(self) -> str:
-        """What is wrong, in words."""
+        """Description of what is wrong."""
         what = " together with ".join(f"“{fault.title}{self._windows(fault)}”" for fault in self.faults)
         return f"{what}, only {' and '.join(self.only)}" if self.only else what
 
     def _windows(self, fault: Fault) -> str:
-        """That windows move with the diagonal of a causal mask, where calls that are not causal show it."""
+        """Note that windows move with the diagonal of a causal mask, where calls that are not causal show it."""
         options = [failed.case.options for failed in self.fits]
         moved = any(each.get("window") is not None and not each.get("is_causal") for each in options)
         if not moved or not _moves_diagonal(fault.make) or "window" in fault.title:
@@ -84,7 +84,7 @@ class Explanation:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Where it happened before, one thread of each fault in turn."""
+        """Threads where it happened before, one of each fault in turn."""
         turns = itertools.zip_longest(*(fault.sources for fault in self.faults))
         return tuple(dict.fromkeys(source for turn in turns for source in turn if source))
 
@@ -95,7 +95,7 @@ def wording(failed: Failed) -> str:
 
 
 def judged_as(failed: Failed) -> tuple[Reply, AnyCase, str, Profile]:
-    """What the judge's comparisons of a failure are made of."""
+    """Parts of the judge's comparisons of a failure."""
     return failed.reply, failed.case, failed.dtype, failed.profile
 
 

@@ -37,10 +37,10 @@ STEPS, HALVINGS = 25, 6
 #: solver of a parameter that gives the results converges faster from the first steps on, and other ones never arrive.
 PROGRESS = 0.1
 
-#: How near an estimate is to a formula that it is taken for, before the formula itself is tried.
+#: Distance of an estimate from a formula that it is taken for, before the formula itself is tried.
 NEAR = 2e-3
 
-#: How near a number of keys is to a whole one, and the score of one key that is as many as that of score 0.
+#: Distance of a number of keys from a whole one, and the score of one key that is as many as that of score 0.
 WHOLE, LARGEST_SCORE = 0.01, math.log(1000)
 
 #: What is added to scores, which are around 1 and in float32 at best, is nothing below this; and what that means.
@@ -61,7 +61,7 @@ class Fitted(Attention):
     law: ClassVar[Law]
 
     def number(self, x: Inputs) -> Array:
-        """What the law says of a call."""
+        """Number that the law gives for a call."""
         return np.asarray(type(self).law(x), x.work)
 
 
@@ -311,7 +311,7 @@ FAMILIES = (
 
 
 class Estimate(NamedTuple):
-    """What was solved for on a case."""
+    """Value of a parameter that was solved for on a case."""
 
     failed: Failed
     #: "", "head" or "row".
@@ -417,7 +417,7 @@ def fitted(failures: Sequence[Failed], *, tables: bool) -> list[Fault]:
     Parameters
     ----------
     failures
-        Of one operator: the smallest SOLVED of them that have a wrong number are solved for.
+        Failures of one operator: the smallest SOLVED of them that have a wrong number are solved for.
     tables
         Give the numbers as they were found, by the sizes of the call, where no formula and no constant is them.
 
@@ -516,7 +516,7 @@ class _Seen(Attention):
 
 
 class _Residuals:
-    """How far a parameter's results are from those that came, in bounds of the case."""
+    """Distance of a parameter's results from those that came, in bounds of the case."""
 
     def __init__(self, family: Family, failed: Failed) -> None:
         self.family, self.failed = family, failed
@@ -579,7 +579,7 @@ class _Residuals:
 
 
 def computed(make: type[Model], given: Any) -> Any:
-    """What a model computes of the inputs of a case in float64: results as attributes."""
+    """Results of a model for the inputs of a case, in float64, as attributes."""
     model: Any = make()
     if make.operator != "sdpa":
         return model.attend(LayerCall(**given.arrays, **given.keywords))
@@ -614,7 +614,7 @@ def _of_given(estimates: Sequence[Estimate]) -> Iterator[tuple[str, Law]]:
 
 
 def _near(law: Law, estimates: Iterable[Estimate]) -> int:
-    """How many estimates a law gives; 0 where it gives what is right."""
+    """Number of estimates that a law gives; 0 where it gives what is right."""
     count = 0
     for each in estimates:
         x = attention_call(each.failed)
@@ -732,7 +732,7 @@ def _where_given(x: Inputs, number: float, given: float) -> float:
 
 
 def _numbers(family: Family, value: float) -> tuple[float, ...]:
-    """What an estimate may stand for; of a guard, which may be as small as rounding, a positive round number alone."""
+    """Numbers that an estimate may stand for; of a guard, as small as rounding, a positive round number alone."""
     if family.make is GuardedTotal:
         rounded = float(f"{value:.0e}")
         return (rounded,) if value > 0 and math.isclose(rounded, value, rel_tol=1e-2) else ()
@@ -815,7 +815,7 @@ def _by_index(family: Family, estimates: Sequence[Estimate]) -> Iterator[tuple[s
 
 
 def _table(family: Family, estimates: Sequence[Estimate]) -> tuple[str, Law]:
-    """What was found, by the sizes of the call; what is right for others."""
+    """Table of what was found, by the sizes of the call; what is right for others."""
     values = {_key(x): e.value for e in estimates if (x := attention_call(e.failed)) is not None}
     apart = estimates[0].apart
     what = " or ".join(

@@ -448,7 +448,7 @@ class OtherSlopes(Attention):
     """ALiBi with other slopes, with other distances, or with the softcap over it."""
 
     change: ClassVar[Callable[[Array], Array]] = staticmethod(lambda slopes: slopes)
-    #: Of the place of a row and that of a key, and the call.
+    #: Function of the place of a row and that of a key, and the call.
     measure: ClassVar[Callable[[Array, Array, Inputs], Array]] = staticmethod(lambda row, key, x: np.abs(row - key))
     is_capped: ClassVar[bool] = False
 
@@ -544,7 +544,7 @@ def _head_scales() -> Iterator[Form]:
 class OtherRotation(Attention):
     """Other operands turned, at other places or by other tables."""
 
-    #: Of q, k and v, those that are turned.
+    #: Those of q, k and v that are turned.
     operands_turned: ClassVar[str] = "qk"
     #: Places of the rows and of the keys, from the right ones.
     row_places: ClassVar[Callable[[Array, Inputs], Array]] = staticmethod(lambda place, x: place)

@@ -32,11 +32,11 @@ class Interpretation:
 
     #: What to change in the adapter.
     text: str
-    #: Which arguments are used as q, k and v.
+    #: Arguments that are used as q, k and v.
     order: tuple[str, ...] = ARGUMENTS
     #: Heads are taken for the sequence, and the sequence for heads.
     swapped: bool = False
-    #: How the output, in (B, H, S, D), is given; None for as it is.
+    #: Change of the output, in (B, H, S, D), before it is given; None for none.
     form: Form | None = None
 
     def fits(self, output: np.ndarray, case: Case, dtype: str, profile: Profile) -> bool:
@@ -120,5 +120,5 @@ def _batch_dropped(output: np.ndarray) -> np.ndarray:
 
 
 def _batch_dropped_inside(output: np.ndarray) -> np.ndarray:
-    """Of a function that declares (B, S, H, D): what has rank 3 is left as it came."""
+    """Interpretation of a function that declares (B, S, H, D): what has rank 3 is left as it came."""
     return _batch_dropped(output).swapaxes(-3, -2)

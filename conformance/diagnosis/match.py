@@ -66,7 +66,7 @@ FORMED = 3 * TRIED
 #: Cases that are left of which a known mistake has to explain more than one: one of them it fits by chance.
 MANY = 20
 
-#: How often causes are searched again with failures that those found do not give.
+#: Number of times that causes are searched again with failures that those found do not give.
 AGAIN = 4
 
 #: Failures that no mistake has to give, as their own words say what they are.
@@ -90,12 +90,12 @@ def examined(failures: Sequence[Failed], most: int = MOST) -> list[Failed]:
     failures
         Cases of any operators, in any dtypes.
     most
-        How many to choose.
+        Number of failures to choose.
 
     Returns
     -------
     list of Failed
-        Each is the one that has most that those before it have not, for its size: widths, lengths, dtypes and options.
+        The failures: each has most that those before it have not, for its size: widths, lengths, dtypes and options.
         Those on which a trial is not kept, as they are large, come last.
     """
     left = sorted(failures, key=lambda f: f.size)
@@ -112,7 +112,7 @@ def examined(failures: Sequence[Failed], most: int = MOST) -> list[Failed]:
 
 
 def kinds_of(failed: Failed) -> frozenset[Hashable]:
-    """What a mistake may depend on in a failed call, for the choice of those that are looked at."""
+    """Features of a failed call that a mistake may depend on, for the choice of those that are looked at."""
     case, shape = failed.case, failed.case.shape
     lengths = {("Sq", shape.sq.bit_length()), ("Sk", shape.sk.bit_length())}
     has = {name for name, feature in FEATURES.items() if feature(case)}
@@ -122,7 +122,7 @@ def kinds_of(failed: Failed) -> frozenset[Hashable]:
 
 
 def _worth(failed: Failed, kinds: Iterable[Hashable], seen: Counter[Hashable]) -> float:
-    """How much a failure adds to those that are chosen, for what it costs to try on."""
+    """Worth of a failure: what it adds to those that are chosen, for what it costs to try on."""
     return sum(1 / (1 + seen[kind]) ** 2 for kind in kinds) / math.log2(4 + failed.case.size[0])
 
 
@@ -230,7 +230,7 @@ def _explanations(
     failures: Sequence[Failed],
     passed: Sequence[Passed],
 ) -> Iterator[Explanation | None]:
-    """What explains some of the failures that are left, a few of them after the other, known mistakes first.
+    """Explanations of some of the failures that are left, a few of them after the other, known mistakes first.
 
     Failures that nothing alone gives become ``exhausted``, so that they are tried again only beside what is found.
     """
@@ -464,7 +464,7 @@ def _lost_in_masked_rows(failed: Failed) -> bool:
 
 
 def _masked_rows(failed: Failed, shape: tuple[int, ...]) -> np.ndarray:
-    """Where the fully masked rows of an output are; of a layer, in whose rows every head has a part, those of any."""
+    """Fully masked rows of an output; of a layer, in whose rows every head has a part, those of any."""
     heads = getattr(failed.case.expected(failed.dtype), "heads", None)
     if heads is None:
         return part(MASKED_ROWS, shape, failed)

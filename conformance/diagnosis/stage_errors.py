@@ -47,11 +47,11 @@ def stage_errors(
     Parameters
     ----------
     results
-        As returned: the output (B, Hq, Sq, Dv), and weights (B, Hq, Sq, Sk) or lse (B, Hq, Sq).
+        Results as returned: the output (B, Hq, Sq, Dv), and weights (B, Hq, Sq, Sk) or lse (B, Hq, Sq).
     expected, bound
         The reference's results and their bounds, of the same shapes.
     options
-        What the call was given of scale, softcap and bias.
+        Scale, softcap and bias of the call.
     dtype, profile
         The storage dtype, and what is stored in it between stages.
 

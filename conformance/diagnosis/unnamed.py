@@ -1,4 +1,4 @@
-"""What is said of failures that no known mistake gives: by their words, the calls, or the places of what is wrong.
+"""Lines on failures that no known mistake gives: by their words, the calls, or the places of what is wrong.
 
 Exceptions and results of another dtype have words of their own.  Invalid input that is accepted, results of another
 shape, a part that holds any numbers and is perhaps never written, results as accurate as a narrower dtype, and rows
@@ -210,7 +210,7 @@ def undefined(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[
 def _given_by(
     failures: Sequence[Failed], passed: Sequence[Passed]
 ) -> list[tuple[frozenset[Failed], tuple[str, ...], str]]:
-    """Which failures known mistakes give, several each, in which calls alone, and the mistake's title.
+    """Failures that known mistakes give, several each, in which calls alone, and the mistake's title.
 
     Those that passed cases of such calls contradict are left out.
     """
@@ -308,7 +308,7 @@ REGIONS: dict[str, Callable[[tuple[int, ...]], tuple[slice, ...]]] = {
 
 
 def region(words: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Where one of REGIONS is in an output; nowhere in one of other axes."""
+    """Elements of an output that one of REGIONS has; none in one of other axes."""
     inside = np.zeros(shape, bool)
     if len(shape) == 4 and inside.size:
         inside[REGIONS[words](shape)] = True
@@ -320,7 +320,7 @@ MASKED_ROWS = "fully masked rows hold"
 
 
 def part(words: str, shape: tuple[int, ...], each: Failed | Passed) -> np.ndarray:
-    """Where one of REGIONS, or MASKED_ROWS, is in the output of a call."""
+    """Elements of the output of a call that one of REGIONS, or MASKED_ROWS, has."""
     if words != MASKED_ROWS:
         return region(words, shape)
     inside, lse = np.zeros(shape, bool), getattr(each.case.expected(each.dtype), "lse", None)

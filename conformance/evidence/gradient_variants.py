@@ -89,7 +89,7 @@ def shifted(f: Forward) -> tuple[Array, Array]:
 
 
 def recomputed(p: Call, kept: Kept = exact, matmul: Matmul = product, operand: Kept = exact) -> dict[str, Array]:
-    """As flash kernels do: weights again from the log-sum-exp, and δ from the output as it was stored.
+    """Gradients as flash kernels have them: weights from the log-sum-exp, and δ from the output as it was stored.
 
     ``kept`` rounds the weights, dS, the output, and the gradients of each query head before they are summed.
     """

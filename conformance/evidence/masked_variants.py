@@ -43,7 +43,7 @@ def _of_sdpa(*names: str) -> dict[str, Honest]:
 
 
 def allowed(q: Array, k: Array, **options: Any) -> Array:
-    """Who attends to whom, boolean (B, Hq, Sq, Sk), by all options that say it; made element by element."""
+    """Allowed keys, boolean (B, Hq, Sq, Sk), by all options that say it; made element by element."""
     parents, size, offset = (options.get(name) for name in ("tree_parents", "block_size", "causal_offset"))
     rows, keys = np.arange(q.shape[2])[:, None], np.arange(k.shape[2])
     place = rows + np.reshape(0 if offset is None else offset, (-1, 1, 1, 1))

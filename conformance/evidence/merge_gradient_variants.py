@@ -29,7 +29,7 @@ def by_stored_lse(outputs: Array, lses: Array, grad_output: Array, *, grad_lse: 
 
 
 def by_delta(outputs: Array, lses: Array, grad_output: Array, *, grad_lse: Array | None = None) -> Gradients:
-    """As flash kernels have it: delta from the merged output as it was stored, and each product by itself."""
+    """Gradients as in flash kernels: delta from the merged output as it was stored, and each product by itself."""
     check_merge_gradients(outputs, lses, grad_output, grad_lse)
     work = working_dtype(outputs.dtype)
     merged, lse = Merging()(outputs, lses)

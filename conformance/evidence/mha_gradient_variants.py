@@ -38,7 +38,7 @@ class RowByRow(Plain):
 
 
 class SideBySide(Plain):
-    """In self-attention one product with the three weights side by side."""
+    """One product with the three weights side by side, in self-attention."""
 
     def of_inputs(self, x: LayerCall, d: Gradients) -> Gradients:
         """One sum over all columns."""
@@ -78,7 +78,7 @@ class Stored(LayerBackward):
         return kept(x, super().through(x, name, d))
 
     def added(self, x: LayerCall, parts: Gradients) -> Array:
-        """Their sums, stored."""
+        """Sum of the parts, stored."""
         return kept(x, kept(x, parts["v"] + parts["k"]) + parts["q"])
 
 

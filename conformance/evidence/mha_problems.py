@@ -40,7 +40,7 @@ WIDTH, KEYS, ROWS, BATCHES, HEADS = 256, 512, 64, 3, 4
 #: Multiplications of one problem, at most.
 WORK = 2**21
 
-#: How many of a hundred problems have each option.
+#: Problems of a hundred that have each option.
 CHANCE = {
     "square": 40,  # E = Ekv = H · D = H · Dv = Eo with w_o, and all biases or none, which most libraries ask for
     "cross": 40,
@@ -75,7 +75,7 @@ class LayerProblem:
     name: str
     operator: str
     shape: LayerShape
-    #: Of the projected queries and keys, but for outliers and the mean.
+    #: Spread of the projected queries and keys, but for outliers and the mean.
     spread: float = 1.0
     values: float = 1.0
     offset: float = 0.0
@@ -204,7 +204,7 @@ def _shape(rng: Rng, cross: bool, square: bool, operator: str, projected: bool) 
 
 
 def _axes(rng: Rng, s: LayerShape) -> Axes:
-    """Which axes of a mask or bias are full; an unbatched call has no axis of samples."""
+    """Axes of a mask or bias that are full; an unbatched call has no axis of samples."""
     return axes(rng)[-len(s.scores) :]
 
 

@@ -36,7 +36,7 @@ class PackedStored(Packed):
 
 
 def _allowed(lengths: tuple[Array, Array], causal: bool, offset: Any, window: Any) -> Array:
-    """Who attends to whom in a pack, (Tq, Tk), by the sequence and the position of every row and key."""
+    """Allowed keys of a pack, (Tq, Tk), by the sequence and the position of every row and key."""
     (of_row, i), (of_key, j) = (
         (np.repeat(np.arange(len(n)), n), np.concatenate([np.arange(0), *map(np.arange, n)])) for n in lengths
     )
@@ -117,7 +117,7 @@ def backwards(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: A
 
 
 def _split(keywords: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What decides who attends to whom, and what attention does with it."""
+    """Options that decide who attends to whom, and the others."""
     names = ("is_causal", "causal_offset", "window")
     others = {n: value for n, value in keywords.items() if n not in (*names, "max_seqlen_q", "max_seqlen_k")}
     return tuple(keywords.get(name) for name in names), others

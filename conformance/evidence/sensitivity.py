@@ -99,7 +99,7 @@ Quantity = Callable[[Place], Iterator[Moved]]
 
 @dataclass(frozen=True)
 class _Attention:
-    """What the reference says of a case of sdpa, with 0 for what is not finite, and a sink as one key more."""
+    """Results of the reference for a case of sdpa, with 0 for what is not finite, and a sink as one key more."""
 
     raw: Array
     scores: Array
@@ -260,7 +260,7 @@ def rows(series: Series) -> list[dict[str, Any]]:
 
 
 def _row(dtype: str, profile: Profile, quantity: str, errors: Mapping[str, float]) -> dict[str, Any]:
-    """What is kept of the smallest error of a quantity that is caught on each case, by its name."""
+    """Record of the smallest error of a quantity that is caught on each case, by its name."""
     best = min(errors, key=lambda case: errors[case])
     median = statistics.median(errors.values())
     return {

@@ -24,12 +24,12 @@ class Series:
     """Random problems by their index, how many the evidence is asked for, and what is judged on them."""
 
     name: str
-    #: Of the operator, whose cases are those that small errors are looked for on.
+    #: Operator, on whose cases small errors are looked for.
     operator: str
     problems: int
     problem: Callable[[int], Any]
     implementations: tuple[str, ...]
-    #: By implementation, n for every n-th problem; otherwise every one.
+    #: Step by implementation: n for every n-th problem; otherwise every one.
     every: Mapping[str, int] = field(default_factory=dict)
 
     def dtype(self, index: int) -> str:

@@ -86,7 +86,7 @@ class Flash(Tiled, Variant):
     tile = 64
 
     def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
-        """As in float32, with the product of stored powers."""
+        """Attention as in float32, with the product of stored powers."""
         top, total, output = state
         highest = np.maximum(top, s.max(axis=3, keepdims=True, initial=-np.inf))
         base = np.where(np.isneginf(highest), x.work(0), highest)

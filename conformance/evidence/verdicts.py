@@ -36,7 +36,7 @@ from attention_conformance.impls.process.pool import Pool
 #: where what every program may store between two operators of a layer does.
 RANGE = "SDPA-26"
 
-#: How the implementations are named that differentiate another one.
+#: Ending of the names of implementations that differentiate another one.
 DIFFERENTIATED = "-gradients"
 
 
@@ -125,7 +125,7 @@ def _overflows(expected: Any, heads: Expected, dtype: str, profile: Profile) -> 
 
 
 def _stored(expected: Any) -> Iterator[np.ndarray]:
-    """What ``storage`` stores of a normalisation, squares among it, and of a backward pass."""
+    """Intermediates of a normalisation and of a backward pass that ``storage`` stores, squares among them."""
     if isinstance(expected, SublayerExpected):
         yield (expected.norm.z - expected.norm.mean) ** 2
         yield expected.norm.normalised * expected.norm.gamma
@@ -138,7 +138,7 @@ def _stored(expected: Any) -> Iterator[np.ndarray]:
 
 
 def _handed(expected: Any) -> Iterator[np.ndarray]:
-    """What one operator of a layer hands to the next."""
+    """Arrays that one operator of a layer hands to the next."""
     if isinstance(expected, SublayerExpected):
         yield from _handed(expected.layer)
         yield from (expected.residual, expected.norm.result)

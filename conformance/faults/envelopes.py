@@ -89,13 +89,13 @@ _CORRECT: dict[str, type[Model]] = {
 
 @dataclass(frozen=True)
 class Found:
-    """What became of a fault in an envelope: the cases that catch it, and where else it shows."""
+    """Result of a fault in an envelope: the cases that catch it, and where else it shows."""
 
     fault: str
     caught: dict[str, tuple[str, ...]]
     #: A problem that shows it where no case catches it, "" for none.
     example: str = ""
-    #: Its path is one that no call of the envelope takes.
+    #: Whether its path is one that no call of the envelope takes.
     outside: bool = False
 
     @property
@@ -112,7 +112,7 @@ class Matrix:
 
     name: str
     found: tuple[Found, ...]
-    #: Of the faults that cases catch, how many the random problems alone show, of how many they were tried on.
+    #: Faults that cases catch and the random problems alone show, too, and on how many those were tried.
     power: tuple[int, int] = (0, 0)
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -161,7 +161,7 @@ def judged(name: str, pool: Pool, faults: Iterable[str] = (), enough: int = LEAS
     Parameters
     ----------
     name
-        In KINDS.
+        Name of one of KINDS.
     pool
         Processes to call the faults in.
     faults
@@ -431,7 +431,7 @@ def write(path: Path, names: Sequence[str] = ()) -> str:
     Returns
     -------
     str
-        How it went, a line for each.
+        A line for each, with what came of it.
 
     Raises
     ------

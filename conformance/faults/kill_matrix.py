@@ -120,7 +120,7 @@ class Row:
 
 
 def needed(kills: Iterable[Kill]) -> dict[str, str]:
-    """Why each case is in the suite, "" for one that nothing needs; operators without faults are left out."""
+    """Reason why each case is in the suite, "" for one that nothing needs; operators without faults are left out."""
     operators = {fault.operator for fault in FAULTS.values()}
     ledger = read()
     reasons = {name: _own_reason(case, ledger) for name, case in every_case().items() if case.operator in operators}

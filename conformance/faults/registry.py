@@ -27,7 +27,7 @@ TRACKERS = dict(_trackers())
 class Fault:
     """A fault: an operator computed wrongly in one known way."""
 
-    #: Its name in the kill matrix: "causal-bottom-right".
+    #: Name in the kill matrix: "causal-bottom-right".
     name: str
     #: The clause that it breaks.
     clause: str
@@ -45,7 +45,7 @@ class Fault:
 
     @property
     def attribute(self) -> str:
-        """Its name as a plug-in: ``attention_conformance.conformance.faults:`` and this."""
+        """Name as a plug-in: ``attention_conformance.conformance.faults:`` and this."""
         return self.name.replace("-", "_")
 
     @property
@@ -55,13 +55,13 @@ class Fault:
 
     @property
     def when(self) -> str:
-        """What it does and when it shows: the class's docstring."""
+        """Text on what it does and when it shows: the class's docstring."""
         return (self.make.__doc__ or "").strip()
 
 
 FAULTS: dict[str, Fault] = {}
 
-#: How a source begins that is a path of a kernel: "path fa2-width-64".
+#: Beginning of a source that is a path of a kernel: "path fa2-width-64".
 PATH = "path"
 
 Class = TypeVar("Class", bound=type[Model])
@@ -75,7 +75,7 @@ def fault(clause: str, title: str, *sources: str) -> Callable[[Class], Class]:
     clause
         The clause that it breaks: "SDPA-9".
     title
-        What it does, in the words of a diagnosis.
+        Description of the mistake, in the words of a diagnosis.
     sources
         Threads where it happened, by the names in trackers.txt: "mlx 2835, cf. flax PR 5591".
 
@@ -106,12 +106,12 @@ def kebab(name: str) -> str:
     Parameters
     ----------
     name
-        In camel case.
+        A name in camel case.
 
     Returns
     -------
     str
-        Such as "causal-bottom-right".
+        The name in kebab case, such as "causal-bottom-right".
     """
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
 
@@ -122,7 +122,7 @@ def faults_of(operator: str) -> list[Fault]:
     Parameters
     ----------
     operator
-        Such as "sdpa".
+        Operator, such as "sdpa".
 
     Returns
     -------
@@ -138,7 +138,7 @@ def link(source: str) -> str:
     Parameters
     ----------
     source
-        As in the kill matrix: "pytorch 123456", "pytorch PR 123456", or an article.
+        A source as in the kill matrix: "pytorch 123456", "pytorch PR 123456", or an article.
 
     Returns
     -------

@@ -159,7 +159,7 @@ def _verdict_on_correct(make: type[Model], case: AnyCase, dtype: str, profile: P
 
 
 def trial(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -> Trial:
-    """What a new instance of a fault replies to a case of its operator.
+    """Reply of a new instance of a fault to a case of its operator.
 
     The case that comes before it, if there is one, is called first.
     """
@@ -298,7 +298,7 @@ def _of_layer(fault: Layer, inputs: Any, options: bounds.Options, dtype: str, pr
 
 
 def _with_leaks(found: Expected) -> Expected:
-    """Where a fault gives a weight to a masked key, that weight counts, and its logarithm is the score."""
+    """Scores with leaks: a weight that a fault gives to a masked key counts, and its logarithm is the score."""
     leaks = ~found.allowed & (found.weights > 0)
     scores = np.where(leaks, np.log(np.where(leaks, found.weights, 1.0)), found.scores)
     return replace(found, allowed=found.allowed | leaks, scores=scores)

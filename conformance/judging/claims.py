@@ -40,7 +40,7 @@ def claim_lines(results: Sequence[Result]) -> list[str]:
     Parameters
     ----------
     results
-        Of any number of implementations and devices.
+        Results of any number of implementations and devices.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def wrapped(text: str) -> list[str]:
     Returns
     -------
     list[str]
-        Its lines; those after the first are indented.
+        Lines; those after the first are indented.
     """
     return textwrap.wrap(text, COLUMNS, subsequent_indent="  ", **_WHOLE)
 
@@ -85,7 +85,7 @@ def claim_text(group: Iterable[Claim]) -> str:
     Parameters
     ----------
     group
-        Of one implementation on one device.
+        Claims of one implementation on one device.
 
     Returns
     -------
@@ -185,9 +185,9 @@ def shortcomings(names: Sequence[str], results: Iterable[Result], not_installed:
     Parameters
     ----------
     names
-        Of features.
+        Names of features.
     results
-        Of any number of implementations and devices.
+        Results of any number of implementations and devices.
     not_installed
         Implementations whose packages are absent.
 

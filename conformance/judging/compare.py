@@ -44,7 +44,7 @@ def compare(name: str, got: np.ndarray, expected: np.ndarray, bound: np.ndarray,
     Parameters
     ----------
     name
-        Of the result, such as "output".
+        Name of the result, such as "output".
     got
         The result, of any shape and dtype.
     expected

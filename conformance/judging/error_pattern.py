@@ -8,7 +8,7 @@ import numpy as np
 
 from attention_conformance.conformance.spec.sdpa import Expected
 
-#: How close an output has to be to a known wrong one to be called by its name, against the largest value.
+#: Distance of an output from a known wrong one below which it is called by its name, against the largest value.
 #: Far above any rounding in half precision (2^-8), far below a difference that matters.
 CLOSENESS = 0.02
 
@@ -28,7 +28,7 @@ def error_pattern(got: np.ndarray, expected: Expected, wrong: np.ndarray) -> str
     Returns
     -------
     str
-        Such as "NaN" or "the mean of v".
+        A pattern, such as "NaN" or "the mean of v".
     """
     found = plain(got, wrong)
     return found or ("the mean of v" if np.all(_mean(got.astype(np.float64), expected)[wrong]) else "")
@@ -47,7 +47,7 @@ def plain(got: np.ndarray, wrong: np.ndarray) -> str:
     Returns
     -------
     str
-        Such as "NaN", "zeros" or "".
+        A pattern, such as "NaN", "zeros" or "".
     """
     got = got.astype(np.float64)
     return next((name for name, known in _PLAIN.items() if np.all(known(got)[wrong])), "")

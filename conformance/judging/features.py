@@ -105,12 +105,12 @@ def needs(case: AnyCase) -> frozenset[str]:
     Parameters
     ----------
     case
-        Of sdpa.
+        A case of sdpa.
 
     Returns
     -------
     frozenset[str]
-        Such as "mask", "is_causal".
+        Keywords, such as "mask", "is_causal".
     """
     grouped = case.shape.hq != case.shape.hkv
     others = ((GROUPED, grouped), (MEMORY, case.memory != "contiguous"), (INVALID, case.invalid))
@@ -124,12 +124,12 @@ def feature_of(case: AnyCase) -> str:
     Parameters
     ----------
     case
-        Of any operator.
+        A case of any operator.
 
     Returns
     -------
     str
-        Such as "core" or "causal".
+        Name of the feature, such as "core" or "causal".
     """
     if case.operator != SDPA.name:
         return next(f.name for f in FEATURES.values() if case.operator in f.operators)
@@ -144,14 +144,14 @@ def cases_of(feature: str, operator: str) -> tuple[AnyCase, ...]:
     Parameters
     ----------
     feature
-        Its name.
+        Name of the feature.
     operator
-        Such as "sdpa".
+        Operator, such as "sdpa".
 
     Returns
     -------
     tuple[AnyCase, ...]
-        In the order of the cases.
+        Cases of the feature, in the order of the suite.
     """
     return tuple(c for c in every_case().values() if c.operator == operator and feature_of(c) == feature)
 
@@ -206,12 +206,12 @@ def claims(results: Iterable[Result]) -> dict[tuple[str, str], list[Claim]]:
     Parameters
     ----------
     results
-        Of any number of implementations and devices.
+        Results of any number of implementations and devices.
 
     Returns
     -------
     dict[tuple[str, str], list[Claim]]
-        By implementation and device.
+        Claims by implementation and device.
     """
     known = asked_cases()
     groups: dict[tuple[str, str], list[Result]] = defaultdict(list)

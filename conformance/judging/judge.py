@@ -44,18 +44,18 @@ def judge(reply: Reply, case: AnyCase, blank: Result, *, every_profile: bool = T
     Parameters
     ----------
     reply
-        What the implementation did; its results are in the shapes of the spec.
+        Reply of the implementation; its results are in the shapes of the spec.
     case
         The case that it replied to.
     blank
-        What is known before: whose reply it is, and the dtype and the precision profile that decide its bound.
+        Result without an outcome: whose reply it is, and the dtype and the precision profile that decide its bound.
     every_profile
         Say which other profiles the reply meets, too; neither the outcome nor the failure depends on it.
 
     Returns
     -------
     Result
-        With outcome, failure and message; known deviations are applied later.
+        The result with outcome, failure and message; known deviations are applied later.
     """
     blank = replace(
         blank, run_seconds=reply.run_seconds, prepare_seconds=reply.prepare_seconds, side_effects=reply.side_effects
@@ -87,7 +87,7 @@ def raised(reply: Reply, broken: str, *hints: str) -> Finding:
     Parameters
     ----------
     reply
-        With the exception.
+        Reply with the exception.
     broken
         The clause that requires a result.
     hints
@@ -108,9 +108,9 @@ def unanswered(error: Crashed | TimedOut, case: AnyCase) -> Finding:
     Parameters
     ----------
     error
-        How the process ended.
+        Exception that says how the process ended.
     case
-        What was asked.
+        The case.
 
     Returns
     -------
@@ -137,9 +137,9 @@ def changed(reply: Reply, case: AnyCase) -> Finding | None:
     Parameters
     ----------
     reply
-        What the call gave.
+        Reply to the call.
     case
-        What was asked.
+        The case.
 
     Returns
     -------
@@ -159,13 +159,13 @@ def malformed(reply: Reply, case: AnyCase, expected: Any, dtype: str) -> Finding
     Parameters
     ----------
     reply
-        What the call gave.
+        Reply to the call.
     case
-        What was asked.
+        The case.
     expected
         The reference's results as attributes, float64.
     dtype
-        Of the case.
+        Dtype of the case.
 
     Returns
     -------
@@ -191,9 +191,9 @@ def dtypes_of(name: str, dtype: str) -> tuple[str, ...]:
     Parameters
     ----------
     name
-        Of the result.
+        Name of the result.
     dtype
-        Of the case.
+        Dtype of the case.
 
     Returns
     -------
@@ -215,9 +215,9 @@ def examined(
     Parameters
     ----------
     reply
-        What the call gave.
+        Reply to the call.
     case
-        What was asked.
+        The case.
     expected
         The reference's results as attributes, float64.
     blank
@@ -254,9 +254,9 @@ def modified(reply: Reply, case: AnyCase) -> Finding:
     Parameters
     ----------
     reply
-        What the call gave.
+        Reply to the call.
     case
-        What was asked.
+        The case.
 
     Returns
     -------
@@ -273,18 +273,18 @@ def comparisons(reply: Reply, case: AnyCase, dtype: str, profile: Profile) -> li
     Parameters
     ----------
     reply
-        What the call gave.
+        Reply to the call.
     case
-        What was asked.
+        The case.
     dtype
-        Of the case.
+        Dtype of the case.
     profile
         The intermediates that may be rounded.
 
     Returns
     -------
     list[Comparison]
-        One for each result, in the order of the case.
+        A comparison of each result, in the order of the case.
     """
     expected, bound = case.expected(dtype), case.bound(dtype, profile)
     return [
@@ -318,9 +318,9 @@ def failed(blank: Result, case: AnyCase, finding: Finding) -> Result:
     blank
         The result without an outcome.
     case
-        What was asked.
+        The case.
     finding
-        What is wrong.
+        Finding that says what is wrong.
 
     Returns
     -------

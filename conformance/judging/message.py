@@ -33,9 +33,9 @@ def failure_message(result: Result, case: AnyCase, details: Sequence[str]) -> st
     Parameters
     ----------
     result
-        That of the case.
+        Result of the case.
     case
-        What was asked.
+        The case.
     details
         Lines between the clause and the rerun line.
 
@@ -81,9 +81,9 @@ def with_lines(message: str, lines: Sequence[str]) -> str:
     Parameters
     ----------
     message
-        Of ``failure_message``.
+        Message as ``failure_message`` makes it.
     lines
-        What is added.
+        Lines to add.
 
     Returns
     -------
@@ -100,7 +100,7 @@ def rerun(result: Result, what: str) -> str:
     Parameters
     ----------
     result
-        That of the case.
+        Result of the case.
     what
         Options such as ``--case plain``.
 
@@ -119,9 +119,9 @@ def inputs_line(case: AnyCase, dtype: str) -> str:
     Parameters
     ----------
     case
-        What was asked.
+        The case.
     dtype
-        Of the inputs.
+        Dtype of the inputs.
 
     Returns
     -------
@@ -146,7 +146,7 @@ def comparison_lines(comparison: Comparison, axes: Sequence[str]) -> list[str]:
     Parameters
     ----------
     comparison
-        Of one result that is wrong.
+        Comparison of one result that is wrong.
     axes
         The names of the result's axes.
 
@@ -175,11 +175,11 @@ def place(axis: str, indices: Sequence[int], length: int) -> str:
     Parameters
     ----------
     axis
-        Its name, such as "row".
+        Name of the axis, such as "row".
     indices
         Sorted, from 0.
     length
-        Of the axis.
+        Length of the axis.
 
     Returns
     -------
@@ -224,7 +224,7 @@ def runs(indices: Sequence[int]) -> str:
     Returns
     -------
     str
-        Such as "0, 2–5, 9".
+        The indices as text, such as "0, 2–5, 9".
     """
     found: list[list[int]] = []
     for index in indices:

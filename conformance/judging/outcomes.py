@@ -26,7 +26,7 @@ EXECUTED = (Outcome.PASSED, Outcome.FAILED, Outcome.KNOWN_DEVIATION, Outcome.ADV
 
 
 class Failure(StrEnum):
-    """In which way a case failed."""
+    """Kind of a failure."""
 
     VALUE = "value"
     SHAPE = "shape"

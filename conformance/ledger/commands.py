@@ -97,7 +97,7 @@ def propose(run: Run, ledger: Ledger) -> Proposal:
 
 
 def _unfit(result: Result, ledger: Ledger, versions: Mapping[str, str]) -> str | None:
-    """Why a failure gets no record of its own, "" if it has one already, None if it gets one."""
+    """Reason why a failure gets no record of its own, "" if it has one already, None if it gets one."""
     where = f"{result.implementation} in {result.dtype}, case {result.case}"
     if result.case not in asked_cases():
         return f"{where}: the ledger is of the fixed cases"
@@ -111,7 +111,7 @@ def _unfit(result: Result, ledger: Ledger, versions: Mapping[str, str]) -> str |
 
 
 def _instead(result: Result) -> str:
-    """What it does instead, as far as the result shows it."""
+    """Text on what it does instead, as far as the result shows it."""
     if result.failure is Failure.VALUE:
         return result.error_pattern or OTHER_VALUES
     return " ".join(result.reason.split())
@@ -190,7 +190,7 @@ def run_ledger(action: str, deviations: list[Path], results: list[Path], record:
     Returns
     -------
     str | tuple[str, int]
-        What to print, where the command may fail with its exit status.
+        Text to print, where the command may fail with its exit status.
 
     Raises
     ------

@@ -56,14 +56,14 @@ def answers(results: Iterable[Result], questions: Sequence[Question] = QUESTIONS
     Parameters
     ----------
     results
-        Of any implementations, devices and dtypes; those in float32 are read.
+        Results of any implementations, devices and dtypes; those in float32 are read.
     questions
-        Each is a case, and the answers that are known to it.
+        Questions: each is a case, and the answers that are known to it.
 
     Returns
     -------
     list[Answers]
-        In the order of the questions' operators.
+        Answers in the order of the questions' operators.
     """
     by_who: dict[tuple[str, str], dict[str, Result]] = {}
     for result in results:
@@ -139,12 +139,12 @@ def _name(who: tuple[str, str], devices: bool) -> str:
 
 
 def escaped(text: str) -> str:
-    """As the text of a Markdown table's cell, whoever wrote it: no tags, links or images.
+    """Text of a Markdown table's cell, whoever wrote it: no tags, links or images.
 
     Parameters
     ----------
     text
-        Of any lines.
+        Any lines of text.
 
     Returns
     -------

@@ -81,7 +81,7 @@ def issues() -> tuple[Issue, ...]:
     Returns
     -------
     tuple[Issue, ...]
-        Each with its name.
+        Issues, each with its name.
 
     Raises
     ------
@@ -191,7 +191,7 @@ def text(issue: Issue, seen: Seen, named: str = "") -> str:
     issue
         Title, script, promise and link.
     seen
-        What came when the script was run.
+        Output of the script when it was run.
     named
         The packages with their versions.
 
@@ -214,7 +214,7 @@ def text(issue: Issue, seen: Seen, named: str = "") -> str:
 
 
 def _kind(link: str) -> str:
-    """What is quoted: the source where a link is to a file of Python."""
+    """Kind of what is quoted: the source where a link is to a file of Python."""
     return "source" if link.endswith(".py") else "documentation"
 
 

@@ -43,7 +43,7 @@ from attention_conformance.impls.strict import WrongType, convert
 LEDGER = Path(__file__).parents[1] / "deviations.toml"
 OURS = "conformance/deviations.toml"
 
-#: How a record may fail: a stale record is what the ledger is strict about, not what it excuses.
+#: Failures that a record may have: a stale record is what the ledger is strict about, not what it excuses.
 FAILURES = tuple(failure.value for failure in Failure if failure is not Failure.STALE)
 
 #: Where a plug-in's name is told from a built-in's: ``mykernels.py:attention``.
@@ -77,7 +77,7 @@ class Deviation:
     devices: Some = ()
     #: The processors on which it shows, by their vector instructions (``versions.PROCESSORS``); none for all.
     processors: Some = ()
-    #: Of the failure "error": words of the exception, by which another one of the same call is told from it.
+    #: Words of the exception, for the failure "error", by which another one of the same call is told from it.
     says: str = ""
     #: For what comes and goes: in how many results of its cases it showed, "11 of 40"; "" where it always does.
     seen: str = ""
@@ -86,7 +86,7 @@ class Deviation:
 
     @property
     def name(self) -> str:
-        """Its id, with the file of a user's record."""
+        """Name of the record: its id, with the file of a user's record."""
         return self.id if self.file == OURS else f"{self.id} ({self.file})"
 
     def speaks_of(self, implementation: str) -> bool:
@@ -95,12 +95,12 @@ class Deviation:
         Parameters
         ----------
         implementation
-            Its name.
+            Name of an implementation.
 
         Returns
         -------
         bool
-            By the record's names and globs.
+            Whether one of the record's names or globs is this.
         """
         return any(fnmatch(implementation, pattern) for pattern in self.implementations)
 
@@ -110,16 +110,16 @@ class Deviation:
         Parameters
         ----------
         implementation
-            Its name.
+            Name of an implementation.
         device
-            Such as "cpu".
+            Device, such as "cpu".
         dtype
-            Such as "float32".
+            Dtype, such as "float32".
 
         Returns
         -------
         bool
-            By names alone.
+            Whether it is, by names alone.
         """
         return (
             self.speaks_of(implementation)
@@ -133,18 +133,18 @@ class Deviation:
         Parameters
         ----------
         implementation
-            Its name.
+            Name of an implementation.
         device
-            Such as "cpu".
+            Device, such as "cpu".
         dtype
-            Such as "float32".
+            Dtype, such as "float32".
         case
-            Its name.
+            Name of a case.
 
         Returns
         -------
         bool
-            By names alone.
+            Whether it does, by names alone.
         """
         named = any(fnmatch(case, pattern) for pattern in self.cases)
         return named and self.concerns(implementation, device, dtype)
@@ -205,13 +205,13 @@ class Ledger:
         Parameters
         ----------
         implementation
-            Its name.
+            Name of an implementation.
         device
-            Such as "cpu".
+            Device, such as "cpu".
         dtype
-            Such as "float32".
+            Dtype, such as "float32".
         case
-            Its name.
+            Name of a case.
         versions
             Installed ones, by package.
 
@@ -248,7 +248,7 @@ class Ledger:
         Parameters
         ----------
         implementations
-            Their names.
+            Names of implementations.
 
         Returns
         -------

@@ -60,7 +60,7 @@ def render(ledger: Ledger, run: Run) -> str:
 
 
 def _outside() -> str:
-    """What is known and asked by no case."""
+    """Known deviations that no case asks for."""
     lines = [
         f"- `attention-conformance ledger issue {each.name}`: {each.title}." for each in issues() if not each.records
     ]

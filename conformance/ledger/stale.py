@@ -88,7 +88,7 @@ def _holds(result: Result, record: Deviation) -> bool:
 
 
 def _narrow(gone: Sequence[_Shown], holding: Sequence[_Shown]) -> Iterable[str]:
-    """What to take out of a record: implementations and cases that no longer show it, and then what is left."""
+    """Implementations and cases to take out of a record, as they no longer show it, and then what is left."""
     for name in sorted({g.result.implementation for g in gone} - {h.result.implementation for h in holding}):
         which = [g for g in gone if g.result.implementation == name]
         gone = [g for g in gone if g not in which]
@@ -106,7 +106,7 @@ def _narrow(gone: Sequence[_Shown], holding: Sequence[_Shown]) -> Iterable[str]:
 
 
 def _instead(gone: Sequence[_Shown]) -> str:
-    """What the results are instead: "passed", "unsupported", or another failure."""
+    """Outcome of the results instead: "passed", "unsupported", or another failure."""
     return ", ".join(dict.fromkeys(_became(each.result) for each in gone))
 
 
@@ -119,7 +119,7 @@ def _became(result: Result) -> str:
 
 
 def _why_not(record: Deviation, run: Run) -> str:
-    """Why a file does not exercise a record: the first thing that is lacking."""
+    """Reason why a file does not exercise a record: the first thing that is lacking."""
     versions = run.header.versions
     named = [result for result in run.results if record.speaks_of(result.implementation)]
     missing = [name for name in run.header.not_installed if record.speaks_of(name)]

@@ -42,16 +42,16 @@ def records(
     Parameters
     ----------
     implementation, device, dtype
-        By their names.
+        Names of the implementation, the device and the dtype.
     ledger
         The records.
     versions
-        Of packages, by which a record is in force.
+        Versions of packages, by which a record is in force.
 
     Returns
     -------
     tuple[Deviation, ...]
-        In the order of the ledger.
+        Records in the order of the ledger.
     """
     return tuple(
         record
@@ -68,14 +68,14 @@ def triggered(chosen: Iterable[Deviation], inputs: Any, expected: Any) -> tuple[
     chosen
         Records that ``records`` gave.
     inputs
-        Of a call, in the layout of the spec.
+        Inputs of a call, in the layout of the spec.
     expected
-        What the reference says of them.
+        Results that the reference gives for them.
 
     Returns
     -------
     tuple[Triggered, ...]
-        Each with the rows of the output that it spoils.
+        Records that are met, each with the rows of the output that it spoils.
     """
     found = []
     for record in chosen:

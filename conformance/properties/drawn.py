@@ -37,7 +37,7 @@ WORK = 2**21
 #: Dtypes and how many of a hundred problems have each.
 DTYPES = {"float32": 40, "bfloat16": 25, "float16": 25, "float64": 10}
 
-#: How many of a hundred problems have each option.
+#: Problems of a hundred that have each option.
 CHANCE = {
     "mask": 25,
     "bias": 25,
@@ -65,7 +65,7 @@ CHANCE = {
 SPREAD, VALUES, OFFSET, OUTLIER = (0.01, 30.0), (0.01, 100.0), (1.0, 1e4), (1.0, 50.0)
 #: The same for a given scale, as a multiple of 1/√D, for softcap, and for the spread of a bias.
 SCALE, SOFTCAP, BIAS = (0.01, 10.0), (0.5, 100.0), (0.01, 30.0)
-#: Of the spread of sinks, and of a gradient of the output.
+#: Spreads of sinks, and of a gradient of the output.
 SINKS, GRADIENT = (0.1, 30.0), (0.01, 30.0)
 
 
@@ -233,7 +233,7 @@ def _causal_offset(rng: Rng, s: Shape) -> int | tuple[int, ...]:
 
 
 def _lengths(rng: Rng, s: Shape) -> tuple[int, ...]:
-    """None of the keys, all of them, or any number, for each batch."""
+    """Numbers of keys for each batch: none, all, or any number."""
     return tuple(int(rng.choice([0, s.sk, *rng.integers(s.sk + 1, size=2)])) for _ in range(s.b))
 
 
@@ -261,7 +261,7 @@ def happens(rng: Rng, name: str, of_hundred: Mapping[str, int] = CHANCE) -> bool
 
 
 def signed(rng: Rng, size: float) -> float:
-    """Of either sign."""
+    """The number with either sign."""
     return size if rng.random() < 0.5 else -size
 
 

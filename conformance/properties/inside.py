@@ -20,7 +20,7 @@ def within(problem: Problem | ServingProblem, envelope: Envelope) -> Problem | S
     Parameters
     ----------
     problem
-        As drawn, at any sizes.
+        A problem as drawn, at any sizes.
     envelope
         The calls that an implementation takes.
 

@@ -12,7 +12,7 @@ from typing import Any
 from attention_conformance.conformance.cases.base import ALL_DTYPES, Case
 from attention_conformance.conformance.cases.data import SMALL, Shape, drawn, lengths, random_bias, random_mask
 
-#: Which axes of a mask or bias are full (None) and which have length 1.
+#: Axes of a mask or bias: full (None), or of length 1.
 Axes = tuple[int | None, ...]
 FULL: Axes = (None, None, None, None)
 

@@ -60,7 +60,7 @@ PER = ("tensor", "head", "token", "channel", "page", "token_head")
 
 #: Batches, rows and keys, and the rows or keys of a block; keys before a tree and behind it.
 BATCHES, ROWS, SIZES, BESIDE = (1, 2), (1, 2, 3, 5, 8, 17, 33), (1, 2, 4, 3, 5, 8, 16, 64), (0, 1, 3, 8)
-#: Of a block mask or a mask: how many of its elements are True, and which axes a block mask has.
+#: Choices for a mask or a block mask: the share of its elements that is True, and the axes of a block mask.
 KEPT, AXES = (0.5, 0.9, 0.1), ("bh", "h", "b", "")
 #: Trees by what each node follows.
 TREES = ("drawn", "binary", "star", "chain")
@@ -140,11 +140,11 @@ def drawn(
     choose
         Takes one of several values, the first of which is the plainest.
     form
-        In FORMS.
+        Name of one of FORMS.
     keywords
-        Those that may be given; by default all.
+        Keywords that may be given; by default all.
     needs
-        Those that are given in any case.
+        Keywords that are given in any case.
     few
         Whether every new shape costs, so that there are few of them.
 
@@ -171,7 +171,7 @@ def of_rng(rng: np.random.Generator) -> Choose:
 
 @dataclass(frozen=True)
 class _Drawing:
-    """What a problem is drawn by: choices, its form, the keywords there are, whether one is given, and the shape."""
+    """State of drawing a problem: choices, its form, the keywords there are, whether one is given, and the shape."""
 
     choose: Choose
     form: str
@@ -248,7 +248,7 @@ def _masked(d: _Drawing) -> ServingProblem:
 
 
 def _tree(d: _Drawing, drawn_shape: Shape) -> tuple[Shape, dict[str, Any]]:
-    """Of the keys some lie before the tree and some behind it; without an offset it begins at the first key."""
+    """Tree with some keys before it and some behind it; without an offset it begins at the first key."""
     choose = d.choose
     before = choose(BESIDE) if "causal_offset" in d.known else 0
     shape = d.palette or replace(drawn_shape, sk=drawn_shape.sq + before + choose(BESIDE))

@@ -26,7 +26,7 @@ Draw = Callable[[st.SearchStrategy[Value]], Value]
 #: The shapes of targets that pay for every new one: the ones of the fixed cases, after one small enough to read.
 PALETTE = (Shape(1, 1, 1, 2, 2, 8, 8), ONE_QUERY, TALL, SMALL, SQUARE, GROUPED, TILES)
 
-#: How many of a hundred problems have each option.  With all ten, four are given on average.
+#: Problems of a hundred that have each option.  With all ten, four are given on average.
 CHANCE = 40
 
 #: Largest number of batches, key heads, and query heads per key head; rows, keys, and widths.
@@ -118,7 +118,7 @@ def _length(draw: Draw, shape: Shape) -> int:
 
 
 def _axes(draw: Draw, few: bool) -> Axes:
-    """Which axes of a mask or bias are full, and how many there are."""
+    """Axes of a mask or bias that are full, and how many there are."""
     return draw(_FEW_AXES) if few else tuple(draw(_AXIS) for _ in range(draw(_RANK)))
 
 

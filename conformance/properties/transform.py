@@ -195,7 +195,7 @@ def shifted_keys(x: Inputs, by: int) -> Inputs:
 
 
 def with_offset(x: Inputs, by: int = 0) -> Inputs:
-    """With an offset, smaller by a number, where positions matter; the default is 0 (SDPA-9)."""
+    """The call with an offset, smaller by a number, where positions matter; the default is 0 (SDPA-9)."""
     if not x.keywords.get("is_causal") and x.keywords.get("window") is None:
         return x
     return given(x, causal_offset=x.keywords.get("causal_offset", 0) - by)
@@ -210,7 +210,7 @@ def with_lengths(x: Inputs, by: int = 0) -> Inputs:
 
 
 def given(x: Inputs, **keywords: Any) -> Inputs:
-    """With some keywords set."""
+    """The call with some keywords set."""
     return replace(x, keywords={**x.keywords, **keywords})
 
 

@@ -33,7 +33,7 @@ class Element:
     index: tuple[int, ...]
     expected: float
     got: float
-    #: How far it may be from what is expected; 0 where NaN or an infinity is.
+    #: Distance that it may have from what is expected; 0 where NaN or an infinity is.
     bound: float
     #: Whether the dtype's largest number lies within the bound, so that it may be infinite.
     may_overflow: bool = False
@@ -66,9 +66,9 @@ def wrong_elements(judged: Judged, case: AnyCase, target: Target) -> tuple[Eleme
     judged
         A result with its reply.
     case
-        What was asked.
+        The case.
     target
-        What answered.
+        The target that replied.
 
     Returns
     -------
@@ -92,7 +92,7 @@ def _element(
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check is written from; of results in ``swapped`` the second and third axis are to be swapped."""
+    """Source of a check; of results in ``swapped`` the second and third axis are to be swapped."""
 
     case: AnyCase
     dtype: str

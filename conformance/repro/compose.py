@@ -99,7 +99,7 @@ def head(
 
 
 def _simplified(case: AnyCase) -> str:
-    """What is simpler than in the case, in a sentence or two; "" where nothing is."""
+    """Sentence or two on what is simpler than in the case; "" where nothing is."""
     numbers, without = ", ".join(simpler_forms(case)), ", ".join(left_out(case))
     said = [f"The numbers of {numbers} are simplified. "] if numbers else []
     said += [f"Without {without}. "] if without else []
@@ -297,13 +297,13 @@ def text(
     result
         The failure.
     target
-        What was called.
+        The target that was called.
     case
-        What was asked.
+        The case.
     elements
         The wrong elements of a result that fails by value, and () for every other failure.
     versions
-        Of packages by name; those that the script uses are named at its head.
+        Versions of packages by name; those that the script uses are named at its head.
 
     Returns
     -------
@@ -354,7 +354,7 @@ class _Script:
         self._blocks.append(f"with contextlib.suppress(Exception):  # a call before\n{written.call(depth=1)}")
 
     def call(self, case: AnyCase) -> Snippet:
-        """What a call needs: its definitions, and its inputs in the framework's arrays."""
+        """Lines before a call: its definitions, and its inputs in the framework's arrays."""
         target, dtype = self._target, self._target.dtype
         heads = heads_inside(target.implementation)
         given = [_given(name, array, name in heads, case.memory) for name, array in arrays(case, dtype).items()]

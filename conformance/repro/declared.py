@@ -41,7 +41,7 @@ def arguments(implementation: Implementation, call: Call) -> tuple[str, ...] | N
     implementation
         The plug-in.
     call
-        Of its operator.
+        A call of its operator.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def _names(node: ast.AST) -> list[str]:
 
 
 def _packed(function: Callable[..., Any], operator: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a function of packed or paged attention is given, by its own parameters; None for what needs an adapter."""
+    """Arguments of a function of packed or paged attention, by its own parameters; None for what needs an adapter."""
     function.operator = operator  # type: ignore[attr-defined]
     try:
         form = form_of(function)

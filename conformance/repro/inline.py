@@ -229,7 +229,7 @@ def _one_line(header: re.Match[str]) -> str:
 
 
 def _edits(source: bytes, statement: ast.stmt, at: Callable[[int, int], int]) -> Iterator[tuple[int, int, bytes]]:
-    """What to replace, as (start, stop, replacement), so that functions have no annotations."""
+    """Replacements, as (start, stop, replacement), so that functions have no annotations."""
 
     def start(node: ast.expr | ast.arg) -> int:
         return at(node.lineno, node.col_offset)

@@ -45,7 +45,7 @@ BRIEF = 3
 #: The seed of the numbers that the steps of one sequence are cut from (cases/decode.py).
 SEQUENCE = 7
 
-#: How an edit in place begins; its body is a statement's right side.
+#: Beginning of an edit in place; its body is a statement's right side.
 _LAMBDA = "(lambda x: "
 
 _NUMPY: Import = ("numpy", "", "np")
@@ -139,7 +139,7 @@ def left_out(case: AnyCase) -> tuple[str, ...]:
 
 
 def statements(case: AnyCase, dtype: str) -> Statements:
-    """How a script makes the inputs of a case."""
+    """Statements of a script that make the inputs of a case."""
     wanted = arrays(case, dtype)
     forms = simpler_forms(case)
     if forms:
@@ -424,7 +424,7 @@ def _plainly_drawn(
 
 
 def _made_of(array: np.ndarray, draw: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """What an array may have become from a draw, as text and numbers: itself, with a spread, a weight, an offset."""
+    """Forms that an array may have from a draw, as text and numbers: itself, with a spread, a weight, an offset."""
     text, exact = f"rng.standard_normal({array.shape})", array.astype(np.float64)
     spread = _factor(exact, draw)
     yield (text, draw) if spread == 1 else (f"({spread!r} * {text})", spread * draw)
@@ -509,7 +509,7 @@ def _differs(names: Sequence[str], check: int) -> list[str]:
 
 
 def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Statements:
-    """As ``attention_conformance.conformance.cases.base`` makes inputs: the same draws in the same order."""
+    """Recipe of inputs: the same draws in the same order as in ``attention_conformance.conformance.cases.base``."""
     carrier = f"np.{'float32' if dtype == 'bfloat16' else dtype}"
     inputs = case.inputs(dtype)
     sources: list[str] = []
@@ -559,7 +559,7 @@ def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Stat
 
 
 def _shape_of_output(case: AnyCase) -> tuple[int, ...]:
-    """Of the output of sdpa, varlen or mha, whose gradients the case asks for."""
+    """Shape of the output of sdpa, varlen or mha, whose gradients the case asks for."""
     s = case.shape
     if isinstance(s, PackedShape):
         return (sum(s.q_lengths), s.hq, s.dv)

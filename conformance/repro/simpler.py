@@ -39,13 +39,13 @@ SIMPLIFIED = (Failure.VALUE, Failure.SHAPE, Failure.DTYPE, Failure.ERROR, Failur
 #: Seconds that the search of one script may take.
 BUDGET = 8.0
 
-#: How far the worst element has to be off, in bounds, unless it was nearer before: another machine rounds otherwise.
+#: Error of the worst element in bounds, at least, unless it was nearer before: another machine rounds otherwise.
 CLEAR = 2.0
 
 #: The factor by which a failure without an explanation, in all rows, may be larger or smaller than it was.
 ABOUT = 4.0
 
-#: By how much the numbers of each array that are like drawn ones begin further on, so that no two are alike.
+#: Distance by which the numbers of each array that are like drawn ones begin further on, so that no two are alike.
 FIRST = 17
 
 #: Lines from which on a script is worth the search.
@@ -79,7 +79,7 @@ Fits = Callable[[AnyCase, Judged], bool]
 class Simpler:
     """Edit of a case that gives it other inputs."""
 
-    #: Of the type of the operator's inputs.
+    #: Inputs, of the type that the operator has.
     held: Any
     #: The statements that they are written as, by name; of the others there are none.
     written: Mapping[str, str]
@@ -135,15 +135,15 @@ def for_script(
     judged
         A result that failed.
     case
-        What it is of.
+        The case that failed.
     target
-        What failed.
+        The target that failed.
     versions
-        Of packages by name.
+        Versions of packages by name.
     judge
-        Gives the result of the same target for another case.
+        Function that gives the result of the same target for another case.
     explained
-        Gives ``fits`` of ``simpler``; called if the script is long.
+        Function that gives ``fits`` of ``simpler``; called if the script is long.
 
     Returns
     -------
@@ -173,11 +173,11 @@ def simpler(
     judged
         A result that fails in one of the ways of SIMPLIFIED.
     case
-        What it is of; one that no call has to come before.
+        The case that failed; one that no call has to come before.
     dtype
-        Of the case.
+        Dtype of the case.
     judge
-        Gives the result of the same target for another case.
+        Function that gives the result of the same target for another case.
     fits
         Whether the explanation of the failure explains another case's; None without an explanation.
     seconds
@@ -213,7 +213,7 @@ def simpler(
 
 
 def _named(case: AnyCase, found: tuple[Judged, AnyCase]) -> tuple[Judged, AnyCase]:
-    """What was found under the name of the case that it stands for."""
+    """The result under the name of the case that it stands for."""
     judged, simple = found
     return replace(judged, result=replace(judged.result, case=case.name)), replace(simple, name=case.name)
 
@@ -309,7 +309,7 @@ def _rows(compared: Comparison) -> np.ndarray:
 
 
 def _refused(case: AnyCase, dtype: str) -> str:
-    """Why inputs are invalid, "" for valid ones."""
+    """Reason why inputs are invalid, "" for valid ones."""
     try:
         case.expected(dtype)
     except InvalidInput as error:

@@ -35,7 +35,7 @@ class Writer:
         Parameters
         ----------
         result
-            Of one case.
+            Result of one case.
         """
         self._counts[result.outcome.value] += 1
         self._line({"kind": "result", **as_record(result)})
@@ -48,7 +48,7 @@ class Writer:
         complete
             Whether no result is missing.
         diagnoses
-            Of the footer.
+            Diagnoses for the footer.
         """
         if self._file.closed:
             return
@@ -78,13 +78,13 @@ def rewrite(
     Parameters
     ----------
     path
-        Of the file that is replaced.
+        Path of the file that is replaced.
     header
         The first line.
     results
         The lines after it.
     diagnoses
-        Of the footer.
+        Diagnoses for the footer.
     """
     other = path.with_name(f"{path.name}.sorted")
     writer = Writer(other, header)
@@ -100,7 +100,7 @@ def one_by_one(lines: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     Parameters
     ----------
     lines
-        As a file has them.
+        Records as a file has them.
 
     Yields
     ------

@@ -49,7 +49,7 @@ class LedgerFile(Record, frozen=True):
 
     file: Name
     records: Count
-    #: Of the file's bytes.
+    #: CRC-32 of the file's bytes.
     crc32: Name
 
 
@@ -310,7 +310,7 @@ def from_record(record: Mapping[str, Any]) -> Result:
     Parameters
     ----------
     record
-        As ``as_record`` gives it.
+        A record as ``as_record`` gives it.
 
     Returns
     -------
@@ -331,7 +331,7 @@ def as_record(result: Result) -> dict[str, Any]:
     Parameters
     ----------
     result
-        Any.
+        Any result.
 
     Returns
     -------

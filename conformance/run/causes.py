@@ -30,7 +30,7 @@ NAMED = 6
 #: What a failure's message begins a line of explanation with, the strongest first.
 LABELS = ("Adapter:", "Diagnosis:")
 
-#: How an observation begins that says where a failure comes from and not what it is (diagnosis/explain.py).
+#: Beginnings of observations that say where a failure comes from and not what it is (diagnosis/explain.py).
 OBSERVED = ("alone, in a fresh process", "run again, alone")
 
 #: What differs between two messages of one mistake: numbers, and what stands in quotes or brackets.
@@ -94,7 +94,7 @@ class Told:
 
     @property
     def way(self) -> str:
-        """In which way it failed, without its numbers, "" for wrong values."""
+        """Way in which it failed, without its numbers, "" for wrong values."""
         result = self.result
         if result.failure in (Failure.VALUE, None):
             return ""
@@ -120,7 +120,7 @@ class Cause:
 
     @property
     def in_full(self) -> tuple[Told, ...]:
-        """Those whose message is told in full."""
+        """Failures whose message is told in full."""
         return self.failures[: UNEXPLAINED if self.kind is Kind.UNKNOWN else 1]
 
     @property
@@ -184,12 +184,12 @@ def causes(failures: Iterable[Told]) -> list[Cause]:
     Parameters
     ----------
     failures
-        Of one run, with what the diagnosis says of each.
+        Failures of one run, with what the diagnosis says of each.
 
     Returns
     -------
     list[Cause]
-        Each with its failures, the smallest case first.
+        Causes, each with its failures, the smallest case first.
     """
     by_name: dict[tuple[str, str], list[Told]] = defaultdict(list)
     for told in failures:
@@ -204,7 +204,7 @@ def causes(failures: Iterable[Told]) -> list[Cause]:
 
 
 def _causes_of(group: Sequence[Told]) -> Iterator[tuple[Kind, str]]:
-    """What each failure of an implementation has in common with those of the same cause, and how well it is known."""
+    """Cause of each failure of an implementation, and how well it is known."""
     explanations: dict[str, set[str]] = defaultdict(set)
     for told in group:
         explanations[told.way].add(told.explanation)
@@ -240,7 +240,7 @@ def to_read(failures: Sequence[tuple[Told, K]]) -> list[K]:
     Parameters
     ----------
     failures
-        Each with its name.
+        Failures, each with its key.
 
     Returns
     -------

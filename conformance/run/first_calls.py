@@ -90,9 +90,9 @@ def judge(target: Target, processes: int, versions: Mapping[str, str], *, load: 
     Parameters
     ----------
     processes
-        How many first calls.
+        Number of first calls.
     versions
-        Of the packages, to name a known cause.
+        Versions of the packages, to name a known cause.
     load
         Busy processes beside; as many as there are usable cores by default.
     """
@@ -164,7 +164,7 @@ def _message(result: Result, case: Case, details: list[str], processes: int) -> 
 
 
 def _difference(kind: FirstCall, case: Case, target: Target) -> Difference | None:
-    """How a first call differs, in words; None where it is right and has the bits of the second."""
+    """Difference of a first call, in words; None where it is right and has the bits of the second."""
     if kind.first.status != "returned" or kind.second.status != "returned":
         words = [f"the {name} {_ended(reply)}" for name, reply in (("first", kind.first), ("second", kind.second))]
         both = kind.first.status == kind.second.status and kind.first.text == kind.second.text

@@ -24,7 +24,7 @@ from attention_conformance.impls.calls import Reply, Request, call
 from attention_conformance.impls.operators import SDPA
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
-#: How results are called, before the name of the question.
+#: Name of results, before that of the question.
 PREFIX = "invariance/"
 
 #: The case of sdpa; of packs and caches they are in CASES.
@@ -39,7 +39,7 @@ def judge(target: Target, question: str, pool: Pool, keywords: frozenset[str], t
     question
         A name in ``questions`` of its operator.
     keywords
-        Those that the implementation accepts.
+        Keywords that the implementation accepts.
     timeout
         Seconds for each of the two calls.
     """

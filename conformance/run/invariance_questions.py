@@ -81,7 +81,7 @@ def _row(x: Inputs) -> Pair:
 
 # Packed sequences and paged caches: x is of PackedInputs or PagedInputs.
 
-#: Of a sequence with so many queries and keys, those that come in the second call.
+#: Function of the numbers of queries and keys of a sequence: those that come in the second call.
 Taken = Callable[[int, int], tuple[range, int]]
 
 
@@ -147,7 +147,7 @@ def _packed_larger(x: Any) -> Pair:
 
 
 def _larger_maxima(x: Any) -> Pair:
-    """As engines that replay a captured graph give them, with as many more columns of a table."""
+    """Maxima as engines that replay a captured graph give them, with as many more columns of a table."""
     changes = {"keywords": x.keywords | {name: 4 * x.keywords[name] for name in ("max_seqlen_q", "max_seqlen_k")}}
     if hasattr(x, "block_table"):
         changes["block_table"] = np.concatenate([x.block_table, *[np.zeros_like(x.block_table)] * 3], axis=1)
@@ -172,7 +172,7 @@ class Question:
     """One way in which the same rows come in another call."""
 
     clause: str
-    #: In words, as a message says it.
+    #: Text of the question, as a message says it.
     text: str
     pair: Callable[[Any], Pair]
     #: Keywords that both calls give.

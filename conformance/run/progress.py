@@ -29,12 +29,12 @@ class Spent:
     """Seconds that the results of an implementation took."""
 
     results: int = 0
-    #: By the clock, from a case's begin to its verdict.
+    #: Seconds by the clock, from a case's begin to its verdict.
     seconds: float = 0.0
-    #: Of processors: in the implementation's process, and here, where references, bounds and verdicts are made.
+    #: Processor seconds: in the implementation's process, and here, where references, bounds and verdicts are made.
     cpu: float = 0.0
     judging: float = 0.0
-    #: By the clock, of ``seconds``: waiting for the implementation's process, and making inputs, references and bounds.
+    #: Parts of ``seconds``: waiting for the implementation's process, and making inputs, references and bounds.
     calls: float = 0.0
     references: float = 0.0
 
@@ -45,7 +45,7 @@ class Progress:
     Parameters
     ----------
     targets
-        What each result that is still to come is of.
+        Implementation of each result that is still to come.
     every
         Seconds between two lines.
     """
@@ -58,7 +58,7 @@ class Progress:
         self._done, self._done_seconds = 0, 0.0
         self._now: dict[int, str] = {}
         self._lock = threading.Lock()
-        #: By implementation.
+        #: Time by implementation.
         self.spent: dict[str, Spent] = defaultdict(Spent)
 
     @contextmanager

@@ -66,7 +66,7 @@ def ledger_of(config: pytest.Config) -> Ledger:
     Parameters
     ----------
     config
-        Of the run, which keeps what was read.
+        Pytest's configuration of the run, which keeps what was read.
 
     Returns
     -------
@@ -97,12 +97,12 @@ def versions_of(ledger: Ledger, selection: targets.Selection) -> dict[str, str]:
     ledger
         The records.
     selection
-        What is judged.
+        Selection of the targets that are judged.
 
     Returns
     -------
     dict[str, str]
-        By the names of packages.
+        Versions by the names of packages.
     """
     return {**ledger.installed({t.implementation.name for t in selection.targets}), **selection.versions}
 
@@ -117,7 +117,7 @@ def header(selection: targets.Selection, ledger: Ledger, adapters: Adapters) -> 
     ledger
         The records with their files.
     adapters
-        What was found wrong with the adapters.
+        Findings about the adapters.
 
     Returns
     -------
@@ -353,7 +353,7 @@ class Recorder:
             report.longrepr = FailureText(whole.message)  # type: ignore[assignment]
 
     def _beginning(self) -> dict[str, Any]:
-        """What a worker sends with its first result."""
+        """Record that a worker sends with its first result."""
         selection = targets.selection(self._config)
         return {
             "header": self._header(),
@@ -415,7 +415,7 @@ def _envelopes(selection: targets.Selection) -> list[str]:
 
 
 def _envelopes_as_json(selection: targets.Selection) -> dict[str, Any]:
-    """What the header of the result file says of envelopes; nothing where every call is taken."""
+    """Envelopes for the header of the result file; nothing where every call is taken."""
     limited = [e for e in _implementations(selection) if not e.envelope.free or e.envelope.disagreements]
     lines = [
         {
@@ -431,7 +431,7 @@ def _envelopes_as_json(selection: targets.Selection) -> dict[str, Any]:
 
 
 def _name(params: dict[str, Any]) -> str:
-    """What the result of a test is called: the case's name, or that of a property, a question or first calls."""
+    """Name of the result of a test: the case's name, or that of a property, a question or first calls."""
     if "case" in params:
         return str(params["case"].name)
     if "question" in params:

@@ -28,7 +28,7 @@ from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 class Adapters:
     """Adapters: what was found out about plugged-in functions before they were judged."""
 
-    #: By implementation and device.
+    #: Findings by implementation and device.
     findings: Mapping[tuple[str, str], Finding] = field(default_factory=dict)
     hints: tuple[str, ...] = ()
 
@@ -61,7 +61,7 @@ def check_adapters(
     Returns
     -------
     Adapters
-        What is wrong by implementation and device, and hints.
+        Findings by implementation and device, and hints.
     """
     groups: dict[tuple[str, str], dict[Target, None]] = defaultdict(dict)
     for target, _ in keys:
@@ -79,7 +79,7 @@ def check_adapters(
 
 
 def _undeclared(target: Target, selection: Selection, pool: Pool, timeout: float) -> Iterator[str]:
-    """What works without being declared, in words."""
+    """Sentences on what works without being declared."""
     works = undeclared_dtypes(target, pool, timeout)
     if works:
         yield f"a tiny input comes out right in {', '.join(works)} too, which attention.dtypes does not name"
@@ -92,12 +92,12 @@ def _undeclared(target: Target, selection: Selection, pool: Pool, timeout: float
 class Conclusion:
     """Conclusion of a whole run, once all cases are judged."""
 
-    #: Why the run fails, whatever became of its cases.
+    #: Reasons why the run fails, whatever became of its cases.
     failures: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     claims: tuple[str, ...] = ()
     side_effects: tuple[str, ...] = ()
-    #: Who could be asked little of what the signature promises.
+    #: Lines on implementations that could be asked little of what the signature promises.
     little: tuple[str, ...] = ()
 
 
@@ -117,7 +117,7 @@ def conclude(
     Parameters
     ----------
     results
-        Of the run.
+        Results of the run.
     implied
         Names of implementations whose keywords are only implied (targets.py).
     not_installed
@@ -236,9 +236,9 @@ def envelope_lines(implementations: Iterable[Implementation], keywords: Mapping[
     Parameters
     ----------
     implementations
-        Those of the run.
+        Implementations of the run.
     keywords
-        What each accepts, by its name.
+        Keywords that each accepts, by its name.
 
     Returns
     -------
@@ -326,7 +326,7 @@ def _clauses(results: Iterable[Result]) -> dict[tuple[str, str], _Clauses]:
 
 
 def clause_lines(results: Sequence[Result]) -> list[str]:
-    """Of implementations with an envelope: how many clauses of their signature were tested, and why others were not."""
+    """Lines on implementations with an envelope: how many clauses were tested, and why others were not."""
     limited = {(r.implementation, r.device) for r in results if r.sizes or r.outcome is Outcome.NOT_APPLICABLE}
     if len({(r.implementation, r.device) for r in results}) > SENTENCES:
         return []
@@ -363,17 +363,17 @@ class Refused:
 
     implementation: str
     keyword: str
-    #: How many cases need it.
+    #: Number of cases that need it.
     cases: int
 
     @property
     def line(self) -> str:
-        """In words."""
+        """Line for the terminal."""
         return f"{self.implementation}: feature {self.keyword} is declared and refused in {self._all}"
 
     @property
     def hint(self) -> str:
-        """In words, of an implementation that does not name its keywords, so that it declared nothing."""
+        """Hint for an implementation that does not name its keywords, so that it declared nothing."""
         implied = "which **kwargs or the differentiated function implies"
         return f"{self.implementation}: feature {self.keyword}, {implied}, is refused in {self._all}"
 
@@ -409,7 +409,7 @@ def _refused_by(name: str, group: Collection[tuple[AnyCase, Result]]) -> list[Re
 
 
 def _call(case: AnyCase, keywords: Collection[str]) -> tuple[Any, ...]:
-    """What a refusal may depend on: two cases with equal ones differ in the numbers alone."""
+    """Features that a refusal may depend on: two cases with equal ones differ in the numbers alone."""
     return case.operator, case.shape, case.memory, case.invalid, frozenset(keywords)
 
 

@@ -96,7 +96,7 @@ def merge(paths: Sequence[Path], output: Path) -> int:
     Returns
     -------
     int
-        How many results there are.
+        Number of results.
 
     Raises
     ------

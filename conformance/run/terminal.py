@@ -72,18 +72,18 @@ def print_report(
     not_installed
         Missing packages by implementation.
     adapters, envelopes, diagnoses
-        What was found out about adapters, which calls are taken, and what explains the failures, one line each.
+        Lines about the adapters, about which calls are taken, and about what explains the failures.
         An adapter that explains failures is told with them, at the end.
     spent
-        What the results took, by implementation.
+        Seconds that the results took, by implementation.
     seconds
-        How long the run took.
+        Seconds that the run took.
     path
         The result file, if one was written.
     besides
         Seconds of what is no case, such as imports and probes, by its name.
     left_out
-        What a quick run left out, in words.
+        Sentence on what a quick run left out.
     """
     width = terminal.config.get_terminal_writer().fullwidth if terminal.isatty else None
     found = causes(told.values())
@@ -205,14 +205,14 @@ def executed(results: Iterable[Result]) -> int:
 def time_lines(
     results: Sequence[Result], seconds: float, spent: Mapping[str, Spent], besides: Mapping[str, float] | None = None
 ) -> str:
-    """Where the whole of the time went, and what each implementation took of the processors.
+    """Lines on where the whole of the time went, and what each implementation took of the processors.
 
     Parameters
     ----------
     seconds
-        How long the run took.
+        Seconds that the run took.
     spent
-        What the results took, by implementation.
+        Seconds that the results took, by implementation.
     besides
         Seconds of what is no case, by its name.
 

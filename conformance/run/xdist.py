@@ -124,9 +124,9 @@ class Sender:
         told
             Lines and size of failures by node id.
         diagnoses
-            What explains the failures.
+            Diagnoses of the failures.
         spent
-            What the results took, by implementation.
+            Seconds that the results took, by implementation.
         """
         more = {node: {"lines": each.lines, "size": each.size} for node, each in told.items()}
         parcel: dict[str, Any] = {"order": order, "told": more, "diagnoses": list(diagnoses)}

@@ -88,7 +88,7 @@ def write() -> Path:
     Returns
     -------
     Path
-        Where the page is.
+        Path of the page.
     """
     PAGE.write_text(render(), encoding="utf-8")
     return PAGE

@@ -134,7 +134,7 @@ def sum_to(array: Array, shape: tuple[int, ...]) -> Array:
     array
         (B, Hq, Sq, Sk).
     shape
-        One that is broadcast to it.
+        Shape that is broadcast to it.
 
     Returns
     -------

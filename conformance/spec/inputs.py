@@ -20,7 +20,7 @@ class _Arguments:
 
 @dataclass(frozen=True)
 class Inputs(_Arguments):
-    """Of sdpa: q (B, Hq, Sq, D), k (B, Hkv, Sk, D), v (B, Hkv, Sk, Dv)."""
+    """Inputs of sdpa: q (B, Hq, Sq, D), k (B, Hkv, Sk, D), v (B, Hkv, Sk, Dv)."""
 
     q: np.ndarray
     k: np.ndarray
@@ -30,7 +30,7 @@ class Inputs(_Arguments):
 
 @dataclass(frozen=True)
 class LayerInputs(_Arguments):
-    """Of mha and sublayer: x_q (B, Sq, E), w_q (E, H · D), w_k (Ekv, H · D), w_v (Ekv, H · Dv)."""
+    """Inputs of mha and sublayer: x_q (B, Sq, E), w_q (E, H · D), w_k (Ekv, H · D), w_v (Ekv, H · Dv)."""
 
     x_q: np.ndarray
     w_q: np.ndarray
@@ -41,7 +41,7 @@ class LayerInputs(_Arguments):
 
 @dataclass(frozen=True)
 class GradientInputs(_Arguments):
-    """Of sdpa_grad: q, k, v as of sdpa, and the gradient with respect to the output, (B, Hq, Sq, Dv)."""
+    """Inputs of sdpa_grad: q, k, v as of sdpa, and the gradient with respect to the output, (B, Hq, Sq, Dv)."""
 
     q: np.ndarray
     k: np.ndarray
@@ -52,7 +52,7 @@ class GradientInputs(_Arguments):
 
 @dataclass(frozen=True)
 class LayerGradientInputs(_Arguments):
-    """Of mha_grad: x_q and the weights as of mha, and the gradient with respect to the output, in its shape."""
+    """Inputs of mha_grad: x_q and the weights as of mha, and the gradient with respect to the output, in its shape."""
 
     x_q: np.ndarray
     w_q: np.ndarray
@@ -64,7 +64,7 @@ class LayerGradientInputs(_Arguments):
 
 @dataclass(frozen=True)
 class PackedInputs(_Arguments):
-    """Of varlen: q (Tq, Hq, D), k (Tk, Hkv, D), v (Tk, Hkv, Dv), and where sequences begin and end, int32 (N + 1,)."""
+    """Inputs of varlen: q (Tq, Hq, D), k (Tk, Hkv, D), v (Tk, Hkv, Dv), and boundaries of sequences, int32 (N + 1,)."""
 
     q: np.ndarray
     k: np.ndarray
@@ -76,7 +76,7 @@ class PackedInputs(_Arguments):
 
 @dataclass(frozen=True)
 class PackedGradientInputs(_Arguments):
-    """Of varlen_grad: q, k, v as of varlen, the gradient with respect to the output, (Tq, Hq, Dv), and boundaries."""
+    """Inputs of varlen_grad: q, k, v as of varlen, the gradient of the output, (Tq, Hq, Dv), and boundaries."""
 
     q: np.ndarray
     k: np.ndarray
@@ -89,7 +89,7 @@ class PackedGradientInputs(_Arguments):
 
 @dataclass(frozen=True)
 class MergeInputs(_Arguments):
-    """Of merge: outputs (P, B, H, S, Dv), and lses (P, B, H, S) in float32 or wider."""
+    """Inputs of merge: outputs (P, B, H, S, Dv), and lses (P, B, H, S) in float32 or wider."""
 
     outputs: np.ndarray
     lses: np.ndarray
@@ -98,7 +98,7 @@ class MergeInputs(_Arguments):
 
 @dataclass(frozen=True)
 class MergeGradientInputs(_Arguments):
-    """Of merge_grad: outputs and lses as of merge, and the gradient with respect to the output, (B, H, S, Dv)."""
+    """Inputs of merge_grad: outputs and lses as of merge, and the gradient of the output, (B, H, S, Dv)."""
 
     outputs: np.ndarray
     lses: np.ndarray
@@ -108,7 +108,7 @@ class MergeGradientInputs(_Arguments):
 
 @dataclass(frozen=True)
 class LatentInputs(_Arguments):
-    """Of latent: q (B, H, Sq, D), q_rope (B, H, Sq, Dr), latents (B, Sk, R), k_rope (B, Sk, Dr), weights (H, R, …)."""
+    """Inputs of latent: q (B, H, Sq, D), q_rope (B, H, Sq, Dr), latents (B, Sk, R), k_rope (B, Sk, Dr), weights."""
 
     q: np.ndarray
     q_rope: np.ndarray
@@ -121,7 +121,7 @@ class LatentInputs(_Arguments):
 
 @dataclass(frozen=True)
 class PagedInputs(_Arguments):
-    """Of paged: q (Tq, Hq, D), caches (pages, page size, Hkv, width), int32 boundaries (N + 1,), table, lengths."""
+    """Inputs of paged: q (Tq, Hq, D), caches (pages, page size, Hkv, width), boundaries (N + 1,), table, lengths."""
 
     q: np.ndarray
     k_cache: np.ndarray

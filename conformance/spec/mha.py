@@ -148,7 +148,7 @@ def mha(
     w_v
         (Ekv, H·Dv).
     heads
-        H.
+        Number of heads, H.
     x_kv
         (B, Sk, Ekv); None for x_q.
     w_o
@@ -242,7 +242,7 @@ def sublayer(
     w_v
         (Ekv, H·Dv).
     heads
-        H.
+        Number of heads, H.
     gamma
         (E,).
     beta
@@ -288,7 +288,7 @@ def project(name: str, x: Array, w: Array, b: Array | None) -> Projection:
     Parameters
     ----------
     name
-        Of the bias, in the exception's text.
+        Name of the bias, for the exception's text.
     x
         (B, S, E).
     w
@@ -299,7 +299,7 @@ def project(name: str, x: Array, w: Array, b: Array | None) -> Projection:
     Returns
     -------
     Projection
-        With the result (B, S, F).
+        The projection, with its result (B, S, F).
 
     Raises
     ------
@@ -321,7 +321,7 @@ def split(x: Array, heads: int) -> Array:
     x
         (B, S, H·D).
     heads
-        H.
+        Number of heads, H.
 
     Returns
     -------
@@ -364,7 +364,7 @@ def output_projection(combined: Array, w_o: Array | None, b_o: Array | None) -> 
     Returns
     -------
     Projection | None
-        With the result (B, Sq, Eo).
+        The projection, with its result (B, Sq, Eo).
 
     Raises
     ------
@@ -397,7 +397,7 @@ def layer_norm(z: Array, gamma: Array, beta: Array, epsilon: float) -> Norm:
     Returns
     -------
     Norm
-        With the result (B, S, E).
+        The normalisation, with its result (B, S, E).
     """
     gamma, beta = gamma.astype(np.float64), beta.astype(np.float64)
     mean = z.mean(axis=2, keepdims=True)
@@ -413,7 +413,7 @@ def check_heads(heads: int, **weights: Array) -> None:
     Parameters
     ----------
     heads
-        H.
+        Number of heads, H.
     weights
         W_q, w_k and w_v.
 
@@ -484,7 +484,7 @@ def check_scores(form: Form, shape: tuple[int, ...], mask: Array | None, bias: A
     Parameters
     ----------
     form
-        How the call is batched.
+        Form of the call: how it is batched.
     shape
         (B, H, Sq, Sk).
     mask

@@ -85,7 +85,7 @@ def mha_grad(
     grad_output
         Gradient with respect to the output, (B, Sq, Eo).
     heads
-        H.
+        Number of heads, H.
     options
         Keywords of ``mha``, as SPEC.md defines them.
 

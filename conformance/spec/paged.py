@@ -100,7 +100,7 @@ def dequantised(cache: Array, scale: Array | None) -> Array:
     Returns
     -------
     Array
-        Float64, in the shape of ``cache``.
+        Values in the shape of ``cache``, float64.
     """
     return cache.astype(np.float64) * check_scale(cache, scale).astype(np.float64)
 
@@ -118,7 +118,7 @@ def check_scale(cache: Array, scale: Array | None) -> Array:
     Returns
     -------
     Array
-        Float64, broadcast to ``cache``.
+        Factors broadcast to ``cache``, float64.
 
     Raises
     ------

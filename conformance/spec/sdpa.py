@@ -85,7 +85,7 @@ def sdpa(
     mask, bias
         Broadcast to (B, Hq, Sq, Sk): True where a key takes part (SDPA-7), and numbers added to the scores (SDPA-6).
     is_causal, causal_offset, window, kv_lengths
-        Which keys a row may attend to (SDPA-9 to SDPA-12); offset and lengths are of all batches, or (B,).
+        Keys that a row may attend to (SDPA-9 to SDPA-12); offset and lengths are of all batches, or (B,).
     scale, softcap
         SDPA-3 to SDPA-5.
     sinks
@@ -373,9 +373,9 @@ def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     Parameters
     ----------
     shape
-        Of the array.
+        Shape of the array.
     target
-        What it should become.
+        Shape that it should become.
 
     Returns
     -------

@@ -61,7 +61,7 @@ def varlen(
     scale, softcap, sinks
         As of sdpa (VARLEN-5).
     max_seqlen_q, max_seqlen_k
-        Which change nothing (VARLEN-6), and are the size of ``bias``.
+        Lengths that change nothing (VARLEN-6), and are the size of ``bias``.
     bias
         (N or 1, Hq or 1, max_seqlen_q, max_seqlen_k): of row i and key j of each sequence (VARLEN-16).
 
@@ -117,9 +117,9 @@ def attend(
     cu_seqlens_q
         Boundaries of the sequences' queries, (N + 1,).
     keys
-        Of each sequence, (Sk, Hkv, D).
+        Keys of each sequence, (Sk, Hkv, D).
     values
-        Of each sequence, (Sk, Hkv, Dv).
+        Values of each sequence, (Sk, Hkv, Dv).
     is_causal
         Whether row i attends to keys up to i + offset.
     causal_offset

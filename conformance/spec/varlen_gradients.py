@@ -58,7 +58,7 @@ def varlen_grad(
     grad_output
         (Tq, Hq, Dv), of the dtype of q.
     max_seqlen_q, max_seqlen_k
-        Which change nothing (VARLEN-6).
+        Lengths that change nothing (VARLEN-6).
 
     Returns
     -------

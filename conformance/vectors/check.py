@@ -194,7 +194,7 @@ class Checked:
     """Results of every chosen vector."""
 
     results: tuple[Result, ...]
-    #: Those for which there is no result.
+    #: Vectors for which there is no result.
     not_run: tuple[Key, ...]
 
     @property
@@ -224,7 +224,7 @@ def check(vectors: Path, answers: Path, chosen: Chosen, origin: Origin, path: Pa
     vectors, answers
         The folder that ``export`` wrote, and the folder of results, in files named as the vectors.
     path
-        Where the result file is written; None for nowhere.
+        Path of the result file; None for none.
 
     Raises
     ------
@@ -274,7 +274,7 @@ def _judged(vectors: Path, answers: Path, entries: Sequence[Entry], origin: Orig
 
 
 def _result(vectors: Path, answers: Path, entry: Entry, origin: Origin) -> Result | None:
-    """What becomes of one vector, or None if there is no result of it."""
+    """Result of one vector, or None if there is none."""
     vector = read_vector(vectors, entry)
     reply = answer(answers, entry, vector)
     if reply is None:

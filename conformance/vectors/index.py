@@ -112,7 +112,7 @@ class Chosen:
     dtypes: Sequence[str] = ()
 
     def of(self, keys: Iterable[Key]) -> list[Key]:
-        """Those that are named, in their order.  Raises NothingSelected for an option that names none."""
+        """Vectors that are named, in their order.  Raises NothingSelected for an option that names none."""
         keys = list(keys)
         options = (("--operator", self.operators), ("--case", self.cases), ("--dtype", self.dtypes))
         for at, (option, patterns) in enumerate(options):

@@ -17,7 +17,7 @@ from attention_conformance.impls.operators import OPERATORS, SDPA
 
 @dataclass(frozen=True)
 class Declared:
-    """What is declared; ``impls.select.with_attributes`` looks at dtypes, profiles and layout."""
+    """Declarations; ``impls.select.with_attributes`` looks at dtypes, profiles and layout."""
 
     operator: str = SDPA.name
     keywords: frozenset[str] = frozenset()
@@ -50,7 +50,7 @@ class Foreign:
 
 
 def prepare(function: Foreign, call: Call) -> Function:
-    """What runs a call: the same as ``impls.contract.partial``, for what is foreign."""
+    """Function that runs a call: the same as ``impls.contract.partial``, for what is foreign."""
     return function.prepared(call)
 
 

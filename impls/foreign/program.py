@@ -149,7 +149,7 @@ def program(command: str) -> Program:
 
 
 def _described(words: tuple[str, ...]) -> Declared:
-    """What ``--describe`` prints, or what is assumed without it: sdpa in float32 and no keyword."""
+    """Output of ``--describe``, or what is assumed without it: sdpa in float32 and no keyword."""
     who = Path(words[0]).name
     try:
         done = subprocess.run(  # noqa: S603  (what the user plugs in is run)
@@ -229,14 +229,14 @@ def called(implementation: Implementation, call: Call) -> Snippet:
     Parameters
     ----------
     implementation
-        Its source is the command line of the program.
+        Implementation, whose source is the command line of the program.
     call
         The dtype, shapes and options of the case.
 
     Returns
     -------
     Snippet
-        What a script needs: function, arguments, terms, imports and definition.
+        Parts of a script: function, arguments, terms, imports and definition.
 
     Raises
     ------

@@ -26,7 +26,7 @@ class ManifestError(InputError, ValueError):
 
 
 class Use(Enum):
-    """What people use a library for."""
+    """Use of a library."""
 
     TRAINING = "training"
     SERVING = "serving"
@@ -34,7 +34,7 @@ class Use(Enum):
 
 
 class Says(Enum):
-    """What the library's documentation says of a difference from the spec."""
+    """Documentation of the library on a difference from the spec."""
 
     DOCUMENTED = "documented"
     UNDOCUMENTED = "undocumented"
@@ -76,7 +76,7 @@ class Aside(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a person found about a failure.
+    """Finding of a person about a failure.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def target(self) -> str:
-        """What ``--impl`` takes, in the folder of the manifest."""
+        """Target as ``--impl`` takes it, in the folder of the manifest."""
         return f"{self.adapter}:{self.function}"
 
     def __post_init__(self) -> None:
@@ -177,7 +177,7 @@ def entries(manifest: Path = MANIFEST) -> dict[str, Entry]:
     Returns
     -------
     dict[str, Entry]
-        In the order of the file.
+        Entries in the order of the file.
 
     Raises
     ------

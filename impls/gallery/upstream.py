@@ -49,7 +49,7 @@ def upstream(path: Path = ISSUES) -> dict[str, Upstream]:
     Returns
     -------
     dict[str, Upstream]
-        In the order of the file.
+        Reports in the order of the file.
 
     Raises
     ------

@@ -97,7 +97,7 @@ def cache_bytes(device: str) -> None:
 
 
 def memory(device: str) -> tuple[int, int] | None:
-    """By XLA's allocator on a GPU, which counts what arrays and programs hold, not what it keeps; CPU: no count."""
+    """Bytes by XLA's allocator on a GPU, which counts what arrays and programs hold, not what it keeps; no CPU."""
     statistics = device_of(device).memory_stats()
     return None if statistics is None else (statistics["bytes_in_use"], statistics["peak_bytes_in_use"])
 

@@ -17,12 +17,12 @@ from attention_conformance.impls.operators import OPERATORS, SDPA_GRAD
 
 
 def prepare(function: Function, call: Call) -> Function:
-    """As ``impls.jax.prepare.eager``, for ``gradient(function)``."""
+    """Prepare ``gradient(function)`` as ``impls.jax.prepare.eager`` does a function."""
     return forward_only.eager(gradient(function, call.operator), call)
 
 
 def jitted(function: Function, call: Call) -> Function:
-    """As ``impls.jax.prepare.jitted``, for ``gradient(function)``."""
+    """Prepare ``gradient(function)`` as ``impls.jax.prepare.jitted`` does a function."""
     return forward_only.jitted(gradient(function, call.operator), call)
 
 

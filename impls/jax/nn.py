@@ -59,7 +59,7 @@ def attention(
 
 @functools.wraps(attention, assigned=("__module__", "__annotations__"))
 def cudnn_attention(*arguments: jax.Array, **keywords: Any) -> Any:
-    """As ``attention``, in cuDNN's flash kernel; scale and window have to be Python numbers.
+    """Attention in cuDNN's flash kernel; scale and window have to be Python numbers.
 
     Raises NotImplementedError for a window that cuDNN has not: it has a left side, under a causal right side.
     """

@@ -93,7 +93,7 @@ def prepare(function: Function, call: Call) -> Function:
 
 
 def prepare_gradients(function: Function, call: Call) -> Function:
-    """As ``prepare``, for the gradients of the function."""
+    """Prepare the gradients of the function, as ``prepare`` does the function."""
     return _prepared(gradient(function, call.operator), call)
 
 

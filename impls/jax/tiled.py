@@ -108,7 +108,7 @@ def attention(
 
 @dataclass(frozen=True)
 class _Call:
-    """What all blocks share; k and v in the dtype that is computed in."""
+    """Arguments that all blocks share; k and v in the dtype that is computed in."""
 
     keys: jax.Array
     #: v with zeros for NaN and infinities, v itself, and whether they are the same.
@@ -187,7 +187,7 @@ class _Call:
     def _tests(
         self, start: jax.Array, rows: int, at: jax.Array, index: Any, size: int, bias: jax.Array | None
     ) -> Iterator[jax.Array]:
-        """What the rows may attend to in a tile, broadcastable to (B, Hq, R, keys)."""
+        """Allowed keys of the rows in a tile, broadcastable to (B, Hq, R, keys)."""
         row, key = start + jnp.arange(rows)[:, None], at + jnp.arange(size)
         yield key >= index * size  # keys before are those of the tile before
         yield from diagonal_tests(row, key, False, self.offsets, (self.left, self.right), self.lengths)

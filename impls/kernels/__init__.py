@@ -28,7 +28,7 @@ def fit(q: Any, k: Any, v: Any, heads: int = 1) -> None:
     Parameters
     ----------
     q, k, v
-        Of sdpa, with their heads on the axis ``heads``.
+        Inputs of sdpa, with their heads on the axis ``heads``.
     heads
         1 or 2.
 

@@ -33,7 +33,7 @@ def require(distribution: str, version: str) -> metadata.Distribution:
     Parameters
     ----------
     distribution
-        Its name on the registry.
+        Name of the distribution on the registry.
     version
         The one that its adapter was tried with.
 
@@ -66,14 +66,14 @@ def file_of(distribution: metadata.Distribution, path: str) -> Path:
     Parameters
     ----------
     distribution
-        From ``require``.
+        Distribution that ``require`` gave.
     path
         Below site-packages, with slashes.
 
     Returns
     -------
     Path
-        Where it is.
+        Path of the file.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def module(
     Parameters
     ----------
     distribution
-        Its name on the registry.
+        Name of the distribution on the registry.
     version
         The one that is taken.
     *names

@@ -17,7 +17,7 @@ def dense(
     Parameters
     ----------
     paged
-        Of the operator ``paged``.
+        Inputs of the operator ``paged``.
     size
         Keys of a page; what is behind the last key of a page is 0.
     q, k, v

@@ -84,5 +84,5 @@ def versions() -> dict[str, str]:
 
 
 def settings() -> tuple[Setting, ...]:
-    """None but those of every process, which has NumPy's (impls.process)."""
+    """No settings but those of every process, which has NumPy's (impls.process)."""
     return ()

@@ -29,7 +29,7 @@ def merge_gradients(
     Returns
     -------
     tuple[numpy.ndarray, numpy.ndarray]
-        In the shapes and dtypes of outputs and lses.
+        Gradients in the shapes and dtypes of outputs and lses.
 
     Raises
     ------

@@ -28,7 +28,7 @@ def working_dtype(dtype: np.dtype) -> type[np.floating[Any]]:
     Parameters
     ----------
     dtype
-        Of q, k and v.
+        Dtype of q, k and v.
 
     Returns
     -------
@@ -75,7 +75,7 @@ def finite_part(v: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     v
-        Of any shape.
+        Values of any shape.
 
     Returns
     -------

@@ -17,7 +17,7 @@ def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
 
 
 def _layout(array: Given, memory: str) -> str:
-    """What lays the array ``a`` out as ``impls.memory_layouts`` does; "" where nothing changes."""
+    """Expression that lays the array ``a`` out as ``impls.memory_layouts`` does; "" where nothing changes."""
     garbage = "np.nan" if array.floating else "1"
     if memory == "transposed" and len(array.shape) == 4:
         return "np.ascontiguousarray(a.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)"

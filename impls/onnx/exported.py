@@ -75,7 +75,7 @@ class NotExported:
 
     @classmethod
     def of(cls, error: Exception) -> NotExported:
-        """What is kept of an exception."""
+        """Record of an exception."""
         return cls(type(error).__name__, str(error), isinstance(error, NotImplementedError))
 
     def error(self) -> Exception:

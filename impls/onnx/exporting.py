@@ -74,7 +74,7 @@ def _dims(shape: tuple[int, ...], names: Mapping[int, str]) -> dict[int, Any]:
 
 
 def _refusal(error: BaseException | None) -> str | None:
-    """Why a combination has no translation, if that is what the exception or one of its causes says."""
+    """Reason why a combination has no translation, if that is what the exception or one of its causes says."""
     while error is not None:
         for start, reason in _REFUSALS.items():
             if str(error).startswith(start):
@@ -94,7 +94,7 @@ def _tables_once() -> Iterator[None]:
 
 @functools.cache
 def _tables() -> tuple[tuple[Any, str, Any], ...]:
-    """What makes the tables: its owner, its name, and the same with a memory.
+    """Function that makes the tables: its owner, its name, and the same with a memory.
 
     The translations by opset; the names of all composite operators, to which only a new custom operator could add; the
     decompositions of what has no translation, and which of them are of composite operators; and the kernels that take

@@ -147,7 +147,7 @@ class Fitting:
         return made
 
     def _neutral(self, name: str, declared: Declaration, call: Call, value: Any) -> np.ndarray:
-        """What means the same as nothing, or, of an offset, the one number that is given or is the default."""
+        """Value that means the same as nothing, or, of an offset, the one number that is given or is the default."""
         sequence, heads = (1, 2) if self._spec.layout == "BSHD" else (2, 1)
         q, k = call.shape("q"), call.shape("k")
         past = call.shape("past_key") if "past_key" in call.arrays else (0,) * _AXES
@@ -310,7 +310,7 @@ class _Names:
         return found
 
     def _found(self, theirs: tuple[str, ...], ours: list[str]) -> dict[str, str]:
-        """Those of our names that the model has or that are said of one of its names."""
+        """Names of ours that the model has or that are said of one of its names."""
         spec = {mine: name for mine, name in self.spec.names.items() if mine in ours}
         same = {name: name for name in ours if name in theirs and name not in spec.values()}
         for name in same.keys() & spec.keys():
@@ -321,7 +321,7 @@ class _Names:
         return f"its inputs are {', '.join(self.ins)}, its outputs {', '.join(self.outs)}"
 
     def _hint(self, fixed: Sequence[str] = ()) -> str:
-        """What to type, for names that are usual or near, and for options that the graph has to hold."""
+        """Hint on what to type, for names that are usual or near, and for options that the graph has to hold."""
         taken = {*self.spec.names.values(), *naming.ours(self.spec.operator)}
         pairs = list(fixed)
         for name in (*self.ins, *self.outs):

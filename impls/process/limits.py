@@ -81,7 +81,7 @@ def size_text(number: float) -> str:
     Parameters
     ----------
     number
-        Of bytes.
+        Number of bytes.
 
     Returns
     -------
@@ -100,7 +100,7 @@ def default(root: Path = ROOT) -> int:
     Parameters
     ----------
     root
-        Where the files of the kernel begin; another folder in tests.
+        Folder where the files of the kernel begin; another one in tests.
 
     Returns
     -------
@@ -117,7 +117,7 @@ def available(root: Path = ROOT) -> int:
     Parameters
     ----------
     root
-        Where the files of the kernel begin; another folder in tests.
+        Folder where the files of the kernel begin; another one in tests.
 
     Returns
     -------
@@ -135,12 +135,12 @@ def cpu_quota(root: Path = ROOT) -> float | None:
     Parameters
     ----------
     root
-        Where the files of the kernel begin; another folder in tests.
+        Folder where the files of the kernel begin; another one in tests.
 
     Returns
     -------
     float | None
-        Such as 1.5 for three halves of a core.
+        Cores, such as 1.5 for three halves of one.
     """
     quotas = []
     for folder in control_groups("cpu", root):
@@ -165,7 +165,7 @@ def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
 
 
 def _memory_group(folder: Path) -> tuple[int | None, int]:
-    """What a control group may take (None: no limit) and has taken, without pages of files that it can drop."""
+    """Bytes that a control group may take (None: no limit) and has taken, without pages of files that it can drop."""
     for limit, usage, dropped in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -183,7 +183,7 @@ def resident(process: int | None = None) -> int:
     Parameters
     ----------
     process
-        Its number; None for this one.
+        Number of the process; None for this one.
 
     Returns
     -------
@@ -272,12 +272,12 @@ def told(path: Path) -> str:
     Parameters
     ----------
     path
-        Such as ``/proc/self/status``.
+        Path, such as ``/proc/self/status``.
 
     Returns
     -------
     str
-        Without blanks at either end.
+        Content without blanks at either end.
     """
     with contextlib.suppress(OSError):
         return path.read_text(errors="replace").strip()

@@ -225,7 +225,7 @@ class Worker:
     place
         Another interpreter, checkout of the suite, or folder than this process's.
     cores
-        How many of the usable cores it may use, the first ones; 0 for all.
+        Number of the usable cores that it may use, the first ones; 0 for all.
     stop_idle
         Stop it by a signal between its jobs, where it is certain to be killed if this process ends.  Then it also ends
         with the *thread* that started it.
@@ -286,7 +286,7 @@ class Worker:
         Parameters
         ----------
         place
-            Which of the places of as many cores it starts on, by number (threads.places).
+            Place to start on, one of as many as there are cores, by number (threads.places).
         """
         self._place = place % len(self.places)
         self._connect()
@@ -307,12 +307,12 @@ class Worker:
         timeout
             Seconds; None waits for ever.
         arguments
-            What can be pickled.
+            Arguments, which can be pickled.
 
         Returns
         -------
         Any
-            Of the type that the function says it returns.
+            Answer, of the type that the function says it returns.
 
         Raises
         ------
@@ -321,7 +321,7 @@ class Worker:
         TimedOut
             If it was killed after ``timeout``.
         Exception
-            What the function raises.
+            As the function raises.
         """
         connection = self._connect()
         if self._stoppable is None:
@@ -532,7 +532,7 @@ class Pool:
         Parameters
         ----------
         implementations
-            Those whose processes are wanted.
+            Implementations whose processes are wanted.
         """
         if self.in_process:
             return
@@ -563,12 +563,12 @@ class Pool:
         Parameters
         ----------
         tasks
-            Each with the implementation whose process it uses.
+            Tasks, each with the implementation whose process it uses.
 
         Raises
         ------
         Exception
-            What the first of the tasks raises that does, once all have ended.
+            As the first of the tasks raises that does, once all have ended.
         """
         found = [(self._runner(implementation), task) for implementation, task in tasks]
         if self._places > 1:
@@ -578,7 +578,7 @@ class Pool:
 
     @property
     def _places(self) -> int:
-        """How many processes may work at the same time without sharing a core."""
+        """Number of processes that may work at the same time without sharing a core."""
         return len(threads.places(self._cores)) if self._cores else usable_cores()
 
     def _on_free_places(self, tasks: Sequence[tuple[Worker, Callable[[], None]]]) -> None:
@@ -612,18 +612,18 @@ class Pool:
         Parameters
         ----------
         implementation
-            Whose process it is.
+            Implementation whose process it is.
         function
             ``module:function``.
         timeout
             Seconds; None waits for ever.
         arguments
-            What can be pickled.
+            Arguments, which can be pickled.
 
         Returns
         -------
         Any
-            Of the type that the function says it returns.
+            Answer, of the type that the function says it returns.
 
         Raises
         ------
@@ -642,7 +642,7 @@ class Pool:
         Parameters
         ----------
         implementation
-            Whose process it is.
+            Implementation whose process it is.
 
         Returns
         -------
@@ -657,7 +657,7 @@ class Pool:
         Parameters
         ----------
         implementation
-            Whose process it is.
+            Implementation whose process it is.
 
         Returns
         -------
@@ -672,7 +672,7 @@ class Pool:
         Parameters
         ----------
         implementation
-            Whose process it is.
+            Implementation whose process it is.
 
         Returns
         -------
@@ -696,7 +696,7 @@ class Pool:
         Parameters
         ----------
         implementation
-            Whose process it is.
+            Implementation whose process it is.
         """
         self._runner(implementation).close()
 

@@ -87,7 +87,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """In the place of a value that cannot be read: the folder that the process was in is gone."""
+    """Placeholder of a value that cannot be read: the folder that the process was in is gone."""
 
     why: str
 
@@ -195,7 +195,7 @@ def _set_numpy_random(state: tuple[Any, ...]) -> None:
 
 
 def _names(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> str:
-    """Which entries differ; what the environment holds is nobody's business."""
+    """Names of the entries that differ; what the environment holds is nobody's business."""
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     texts = []
     for name in changed:
@@ -245,7 +245,7 @@ def settings() -> tuple[Setting, ...]:
     Returns
     -------
     tuple[Setting, ...]
-        What a call must leave as it was, with how each is read and put back.
+        Settings that a call must leave as they were, with how each is read and put back.
     """
     return (*_SETTINGS, *thread_settings())
 

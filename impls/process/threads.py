@@ -21,7 +21,7 @@ from threadpoolctl import ThreadpoolController
 
 from attention_conformance.impls.process.limits import told
 
-#: How many threads the libraries of this process are to use; those that read no variable of their own read this.
+#: Variable with the number of threads for the libraries of this process; those without a variable of their own read it.
 VARIABLE = "ATTENTION_CONFORMANCE_THREADS"
 
 #: What the libraries read: OpenMP's runtimes, MKL, OpenBLAS, Accelerate, NumExpr, and XLA's pool (its NPROC).
@@ -105,7 +105,7 @@ def begin_on(number: int) -> None:
     Parameters
     ----------
     number
-        Of the round; cores are taken in turn.
+        Number of the round; cores are taken in turn.
     """
     found = near()
     if len(found) > 1:
@@ -163,7 +163,7 @@ def move(cores: Sequence[int]) -> None:
     Parameters
     ----------
     cores
-        Their numbers.
+        Numbers of cores.
     """
     for thread in (0, *_others()):
         with contextlib.suppress(OSError):  # a thread that ended meanwhile
@@ -183,7 +183,7 @@ def description() -> str:
 
 @functools.cache
 def _near(usable: frozenset[int]) -> tuple[int, ...]:
-    """Those of the cores that share the last cache with the first of them, in order; all where that is not known."""
+    """Cores that share the last cache with the first of them, in order; all where that is not known."""
     first = min(usable)
     sharing = next(iter(last_caches([first], PROCESSORS)), "")
     return tuple(sorted(usable & _listed(sharing) if sharing else usable)) or (first,)
@@ -195,7 +195,7 @@ def last_caches(cores: Iterable[int], processors: Path = PROCESSORS) -> dict[str
     Parameters
     ----------
     cores
-        Their numbers.
+        Numbers of cores.
     processors
         The folder of the system that tells; another one in tests.
 

@@ -110,7 +110,7 @@ class _Jobs(pickle.Unpickler):  # (the parent's)
     """Reads jobs."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a job names, of modules that are hidden too."""
+        """The object that a job names, of modules that are hidden too."""
         held = HELD.get(module)
         return super().find_class(module, name) if held is None else functools.reduce(getattr, name.split("."), held)
 
@@ -180,7 +180,7 @@ def _sendable(text: Any) -> Any:
 
 
 def _plain(value: Any, arrays: list[np.ndarray]) -> Any:
-    """What msgpack has for a value that it does not know.  Raises TypeError if it has nothing."""
+    """A value in types that msgpack knows.  Raises TypeError if there are none."""
     if isinstance(value, np.ndarray):
         arrays.append(np.asarray(value))
         return msgspec.msgpack.Ext(ARRAY, (len(arrays) - 1).to_bytes(4, "little"))

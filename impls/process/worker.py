@@ -58,7 +58,7 @@ def main(
     Parameters
     ----------
     packages
-        Of each import package of the suite the folders that its modules are in.
+        Folders of modules, by each import package of the suite.
     cores
         Numbers of the cores that this process may use; none for all.
     stoppable

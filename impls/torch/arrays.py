@@ -126,7 +126,7 @@ def cache_bytes(device: str) -> int | None:
 
 
 def memory(device: str) -> tuple[int, int] | None:
-    """By the caching allocator of a CUDA device, which counts what tensors hold, not what it keeps; CPU: no count."""
+    """Bytes by the caching allocator of a CUDA device, which counts what tensors hold, not what it keeps; no CPU."""
     if device == "cpu":
         return None
     return torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
@@ -169,7 +169,7 @@ def _set_autocast(modes: tuple[bool, ...]) -> None:
 
 
 def _modes() -> tuple[int, int]:
-    """How many modes every call goes through, of functions and of operators."""
+    """Number of modes that every call goes through, of functions and of operators."""
     return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
 
 

@@ -106,7 +106,7 @@ def _allowed(
     window: tuple[int | None, int | None] | None,
     kv_lengths: torch.Tensor | None,
 ) -> torch.Tensor | None:
-    """Where a key may be attended to, broadcastable to (B, Hq, Sq, Sk); None is everywhere."""
+    """Allowed keys, broadcastable to (B, Hq, Sq, Sk); None for all."""
     parts = []
     if mask is not None:
         parts.append(mask)

@@ -15,7 +15,7 @@ from attention_conformance.impls.contract import Call, Function
 from attention_conformance.impls.operators import OPERATORS, SDPA_GRAD
 from attention_conformance.impls.torch.compiled import compile_function, warmed
 
-#: How PyTorch says that a kernel has no backward pass for a combination: start of the exception's text.
+#: Beginnings of the exceptions with which PyTorch says that a kernel has no backward pass for a combination.
 REFUSALS = ("derivative for aten::",)
 
 
@@ -25,7 +25,7 @@ def prepare(function: Function, call: Call) -> Function:
 
 
 def compiled(function: Function, call: Call) -> Function:
-    """As ``prepare`` for the compiled function, whose backward pass is then compiled too.
+    """Prepare the compiled function, whose backward pass is then compiled too.
 
     Compiled here, forwards and backwards, by a call with zeros, so that running is only running.  Code that cannot be
     compiled as a whole raises.

@@ -39,7 +39,7 @@ def function(module: Any, order: tuple[int, ...], axes: str) -> Function:
     Parameters
     ----------
     order
-        Which input is q, which k, which v.
+        Place of q, k and v among the inputs.
     axes
         "BSD" for a module without heads.
     """
@@ -70,7 +70,7 @@ def _causal(attention: Function) -> Function:
 
 
 def problem(file: str) -> tuple[Any, str, list[tuple[int, ...]], list[str]]:
-    """Of a problem's file: its module, what that is made with as JSON, and the shapes and dtypes of its inputs.
+    """Problem of a file: its module, what that is made with as JSON, and the shapes and dtypes of its inputs.
 
     Raises ImplementationError for a file that has none, or has more than numbers and texts to make it with.
     """

@@ -168,7 +168,7 @@ def _module(heads: int, batch_first: bool, weights: _Weights) -> Any:
 
 
 def _weak(tensor: torch.Tensor | None) -> Callable[[], torch.Tensor | None]:
-    """What gives the tensor as long as there is one: an identity alone may be another's by then."""
+    """Weak reference to the tensor: an identity alone may be another's by then."""
     return (lambda: None) if tensor is None else weakref.ref(tensor)
 
 
@@ -221,7 +221,7 @@ def _state(weights: _Weights) -> dict[str, torch.Tensor]:
 
 
 def _versions(weights: _Weights) -> tuple[int, ...]:
-    """How often torch has changed each tensor in place; tensors of the inference mode do not count it."""
+    """Number of times torch has changed each tensor in place; tensors of the inference mode do not count it."""
     return tuple(0 if w is None or w.is_inference() else w._version for w in weights)
 
 

@@ -79,7 +79,7 @@ def attention(
 
 
 class _Passed(torch.autograd.Function):
-    """What the rank before has, for what this one has; gradients go the other way."""
+    """Exchange of what this rank has for what the rank before has; gradients go the other way."""
 
     @staticmethod
     def forward(ctx: Any, held: torch.Tensor, arriving: int, group: Any) -> torch.Tensor:
@@ -92,12 +92,12 @@ class _Passed(torch.autograd.Function):
 
 
 def passed_on(held: torch.Tensor, group: Any) -> torch.Tensor:
-    """What the rank before has, (B, H, keys, width) of as many keys."""
+    """Tensor of the rank before, (B, H, keys, width) of as many keys."""
     return _exchanged(held, held.shape[2], 1, group)
 
 
 def _exchanged(sent: torch.Tensor, arriving: int, by: int, group: Any) -> torch.Tensor:
-    """As many keys as arrive from the other side, once this rank's are sent so many ranks on."""
+    """Tensor that arrives from the other side, once this rank's is sent so many ranks on."""
     size, rank = dist.get_world_size(group), dist.get_rank(group)
     received = sent.new_empty((*sent.shape[:2], arriving, sent.shape[3]))
     works = []

@@ -93,7 +93,7 @@ def definition(path: str, call: Call) -> list[str]:
 
 
 def _check(path: str, call: Call) -> None:
-    """What the adapter refuses by the shapes alone."""
+    """Refuse what the adapter refuses by the shapes alone."""
     arrays = ("x_q", "w_q", "w_k", "w_v", *call.arrays)
     if "w_o" not in arrays:
         raise NotImplementedError("the module always has an output projection")
@@ -184,7 +184,7 @@ def _masks(call: Call, sizes: _Sizes, hinting: bool = False) -> tuple[list[str],
 
 
 def _reshaped(shape: tuple[int, ...], sizes: _Sizes) -> str:
-    """What makes a mask of a shape one of (Sq, Sk) or of (B · H, Sq, Sk)."""
+    """Expression that makes a mask of a shape one of (Sq, Sk) or of (B · H, Sq, Sk)."""
     if _aligned(shape)[:2] == (1, 1):
         rows = _aligned(shape)[2:]
         reshape = "" if len(shape) == len(rows) else f".reshape{rows}"
@@ -193,12 +193,12 @@ def _reshaped(shape: tuple[int, ...], sizes: _Sizes) -> str:
 
 
 def _either(parts: Sequence[str]) -> str:
-    """Where any of some masks is true."""
+    """Expression for where any of some masks is true."""
     return " | ".join(f"({part})" if " >= " in part else part for part in parts) if len(parts) > 1 else parts[0]
 
 
 def _aligned(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """With axes of length 1 in front, as broadcasting to (B, H, Sq, Sk) puts them."""
+    """Shape with axes of length 1 in front, as broadcasting to (B, H, Sq, Sk) puts them."""
     return (1,) * (4 - len(shape)) + shape
 
 
@@ -211,7 +211,7 @@ def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
 
 
 def _layout(array: Given, memory: str) -> str:
-    """What lays the tensor ``a`` out as ``impls.memory_layouts`` does; "" where nothing changes."""
+    """Expression that lays the tensor ``a`` out as ``impls.memory_layouts`` does; "" where nothing changes."""
     garbage = "torch.nan" if array.floating else "1"
     if memory == "transposed" and len(array.shape) == 4:
         return "a.transpose(1, 2).contiguous().transpose(1, 2)"
@@ -293,7 +293,7 @@ def _has_past(call: Call) -> bool:
 
 
 def _past(call: Call) -> int:
-    """How many past keys there are."""
+    """Number of past keys."""
     return call.shape("past_key")[-2] if _has_past(call) else 0
 
 

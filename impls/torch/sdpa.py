@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attention_conformance.impls.torch.eager import with_past
 
-#: How PyTorch says that a kernel, or the function, does not have a combination: start of the exception's text.
+#: Beginnings of the exceptions with which PyTorch says that a kernel, or the function, does not have a combination.
 REFUSALS = (
     "No available kernel.",
     "_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True",

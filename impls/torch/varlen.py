@@ -35,7 +35,7 @@ def diagonals(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, causal_offset: int | T
 
 
 def order(is_causal: bool, window: Window) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """What causal order and window leave of what is allowed, by the places of keys and of each row's diagonal."""
+    """Allowed keys that causal order and window leave, by the places of keys and of each row's diagonal."""
     left, right = window or (None, None)
 
     def left_over(allowed: Tensor, keys: Tensor, diagonal: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from attention_conformance.reports.input.bench import key_of
 from attention_conformance.reports.input.read import read
 from attention_conformance.reports.input.records import Records
 
-#: How the command ends: all cells agree, some do not, there is none in both files.
+#: Exit status: all cells agree, some do not, there is none in both files.
 AGREE, DISAGREE, CANNOT_TELL = 0, 1, 2
 
 
@@ -49,7 +49,7 @@ def medians(records: Records) -> dict[str, Interval]:
     Parameters
     ----------
     records
-        Of any files.
+        Records of any files.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def text(pairs: Sequence[Pair], alone: int) -> str:
     Parameters
     ----------
     pairs
-        Of ``compared``.
+        Pairs as ``compared`` gives them.
     alone
         Cells of one run alone.
 
@@ -115,7 +115,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     Parameters
     ----------
     parser
-        That of the command.
+        Parser of the command.
     """
     parser.description = "Whether two runs of the bench agree within the intervals that they print."
     parser.epilog = (

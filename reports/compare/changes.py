@@ -71,7 +71,7 @@ class Speed:
     workload: str
     base: float
     new: float
-    #: With its 95 % interval, the machine taken off.
+    #: Ratio with its 95 % interval, the machine taken off.
     ratio: Interval
     #: The interval by which changes are judged, right for all cells of the device together.
     among_all: Interval
@@ -90,7 +90,7 @@ class Finding:
     dtype: str
     ratio: Interval
     verdict: Verdict
-    #: Its cells, and those of them that changed likewise.
+    #: Number of its cells, and of those that changed likewise.
     cells: int
     changed: int
     #: A rule ignores all of its cells.

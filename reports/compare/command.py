@@ -22,7 +22,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     Parameters
     ----------
     parser
-        That of the command.
+        Parser of the command.
     """
     parser.description = "What changed between two runs: conformance, accuracy, times, memory, cells."
     parser.epilog = (
@@ -58,9 +58,9 @@ def run(
     across_machines
         The implementation that times are taken relative to; "" to compare seconds.
     markdown
-        Where the comment is written.
+        Path of the comment.
     json
-        Where everything is written.
+        Path of the JSON file, which has everything.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def records(text: str) -> Records:
     Returns
     -------
     Records
-        What it holds.
+        Records that it holds.
 
     Raises
     ------

@@ -77,7 +77,7 @@ def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: 
 
 
 def _one_sided(base: Records, new: Records) -> list[str]:
-    """What one run has and the other lacks altogether."""
+    """Parts that one run has and the other lacks altogether."""
     kinds = {"conformance results": (base.results, new.results), "cells of the bench": (base.cells, new.cells)}
     found = [f"the new run has no {kind}, the base has" for kind, (old, now) in kinds.items() if old and not now]
     found += [f"the base has no {kind}, the new run has" for kind, (old, now) in kinds.items() if now and not old]

@@ -87,7 +87,7 @@ YARDSTICK = 0.02
 #: Standard deviation of what other work slows a machine by that its yardsticks, the best of several, do not show.
 LOAD = 0.05
 
-#: Of what other work slows a machine by, the part that a cell has for itself: what it waits for others do not.
+#: The part of a slowdown by other work that a cell has for itself: what it waits for others do not.
 OF_LOAD = 0.25
 
 #: What real runs have: scatter of process runs, where none has a second; luck of a cell and of an implementation from
@@ -106,7 +106,7 @@ LENGTHS = (3e-4, 1e-3, 3e-3, 1e-2, 1e-1)
 #: Huber's constant: beyond so many deviations a value counts less.
 HUBER = 1.345
 
-#: Of normal values Huber's mean uses this share.
+#: Efficiency of Huber's mean for normal values.
 EFFICIENCY = 0.95
 
 #: A variance by a median tells as much as one by this share of as many numbers (Rousseeuw & Croux, Alternatives to the
@@ -188,7 +188,7 @@ def level(seconds: Sequence[float]) -> float:
     Parameters
     ----------
     seconds
-        Of the calls of one process run.
+        Seconds of the calls of one process run.
 
     Returns
     -------
@@ -210,7 +210,7 @@ def effects(
     Parameters
     ----------
     cells
-        Those of one device, one at least; with one process run or more on each side.
+        Cells of one device, one at least; with one process run or more on each side.
     yardsticks
         Factors of time by name, new ÷ base, of code that is the same in both runs.
     unknown
@@ -274,7 +274,7 @@ def of_machine(
     Parameters
     ----------
     cells
-        Of one device, with process runs of both sides.
+        Cells of one device, with process runs of both sides.
     yardsticks
         New ÷ base of measured limits, by name.
     unknown
@@ -314,7 +314,7 @@ def settle(
     Parameters
     ----------
     cells
-        Of one device, with process runs of both sides.
+        Cells of one device, with process runs of both sides.
     unknown
         Two standard deviations of the machine, of the log; 0 where it is not in the times.
 
@@ -412,12 +412,12 @@ def together(parts: Sequence[tuple[np.ndarray | float, np.ndarray | float]]) -> 
     Parameters
     ----------
     parts
-        Each variance, with the degrees of freedom that it is known by: numbers, or one for each value.
+        Variances, each with the degrees of freedom that it is known by: numbers, or one for each value.
 
     Returns
     -------
     numpy.ndarray
-        One for each value: no fewer than the least of the parts', no more than all together.
+        Degrees of freedom of each value: no fewer than the least of the parts', no more than all together.
     """
     total = sum(variance for variance, _ in parts)
     return np.asarray(total**2 / sum(variance**2 / known for variance, known in parts))
@@ -435,7 +435,7 @@ def component(
     values
         Logs of ratios.
     variance
-        Of each value.
+        Variance of each value.
     groups
         Indices of the values of each group.
     usual
@@ -486,7 +486,7 @@ def huber(values: np.ndarray, variance: np.ndarray) -> tuple[float, float]:
     values
         Logs of ratios.
     variance
-        Of each value.
+        Variance of each value.
 
     Returns
     -------
@@ -509,7 +509,7 @@ def middle(values: np.ndarray, variance: np.ndarray) -> tuple[float, float]:
     values
         Logs of ratios.
     variance
-        Of each value.
+        Variance of each value.
 
     Returns
     -------
@@ -579,7 +579,7 @@ def over_runs(logs: np.ndarray, implementations: Sequence[str]) -> np.ndarray:
     logs
         Log seconds, shape (cells, runs); NaN where a run lacks a cell.
     implementations
-        Of each cell.
+        Implementation of each cell.
 
     Returns
     -------

@@ -27,7 +27,7 @@ WIDEST = 60
 
 
 def differences(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
-    """In which fields the machines of some runs differ, one text each; none if all were made on one.
+    """Fields in which the machines of some runs differ, one text each; none if all were made on one.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def differences(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
     Returns
     -------
     list[str]
-        Such as "processor: A → B".
+        Differences, such as "processor: A → B".
     """
     runs = [*base, *new]
     marks = [run.fingerprint.get("id") for run in runs]
@@ -54,7 +54,7 @@ def differences(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
 
 
 def ways(base: Records, new: Records) -> list[str]:
-    """In what the times of two sides were taken differently, one text each; none if they were taken alike.
+    """Ways in which the times of two sides were taken differently, one text each; none if they were taken alike.
 
     Of clocks only those count of cells that both have: a run may have cells on a GPU and on the CPU.
 
@@ -68,7 +68,7 @@ def ways(base: Records, new: Records) -> list[str]:
     Returns
     -------
     list[str]
-        Such as another cache, clock or number of threads.
+        Differences, such as another cache, clock or number of threads.
     """
     both = (*base.runs, *new.runs)
     runs: list[dict[str, Any]] = [{"cache": run.plan.cache if run.plan else CACHE} for run in both]
@@ -123,28 +123,28 @@ def load(runs: Iterable[BenchRun]) -> float:
     Parameters
     ----------
     runs
-        Of both sides.
+        Runs of both sides.
 
     Returns
     -------
     float
-        Of the log.
+        Standard deviation of a log.
     """
     return math.hypot(*(math.log(average / cores) / 2 for _, average, cores in _above_cores(runs)))
 
 
 def busy(runs: Iterable[BenchRun]) -> list[str]:
-    """Which runs had a load average above their cores, a sentence each.
+    """Runs that had a load average above their cores, a sentence each.
 
     Parameters
     ----------
     runs
-        Of both sides.
+        Runs of both sides.
 
     Returns
     -------
     list[str]
-        Such as "other work ran beside new.json: a load average of 5.4 on 2 cores".
+        Sentences, such as "other work ran beside new.json: a load average of 5.4 on 2 cores".
     """
     return [
         f"other work ran beside {name}: a load average of {average:.1f} on {cores} cores"
@@ -170,7 +170,7 @@ def yardsticks(base: Sequence[BenchRun], new: Sequence[BenchRun], device: str) -
     new
         Runs of the new side.
     device
-        Such as "cpu".
+        Device, such as "cpu".
 
     Returns
     -------
@@ -187,9 +187,9 @@ def rates(runs: Iterable[BenchRun], device: str) -> dict[str, float]:
     Parameters
     ----------
     runs
-        Of one side.
+        Runs of one side.
     device
-        Such as "cpu".
+        Device, such as "cpu".
 
     Returns
     -------

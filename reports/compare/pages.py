@@ -195,7 +195,7 @@ def changes(found: Iterable[Change], levels: Iterable[Level]) -> pd.DataFrame:
     found
         Changes of conformance, accuracy, memory and cells.
     levels
-        Those that are shown.
+        Levels that are shown.
 
     Returns
     -------
@@ -224,7 +224,7 @@ def speeds(found: Comparison, verdicts: Iterable[Verdict]) -> pd.DataFrame:
     found
         The comparison.
     verdicts
-        Those that are shown.
+        Verdicts that are shown.
 
     Returns
     -------
@@ -336,7 +336,7 @@ def _machine(one: Machine) -> str:
 
 
 def _offer(found: Comparison) -> list[str]:
-    """What sees more, where this comparison could not have seen a change that counts."""
+    """Offer of what sees more, where this comparison could not have seen a change that counts."""
     limits = {_seen(one): one.seen_implementation or one.seen_cell or 1.0 for one in found.machines}
     told = ", ".join(text for text, limit in limits.items() if limit > ENOUGH)
     if not told:
@@ -503,9 +503,9 @@ def write(found: Comparison, markdown: Path | None, as_json: Path | None) -> Non
     found
         The comparison.
     markdown
-        Of the comment; None for none.
+        Path of the comment; None for none.
     as_json
-        Of everything; None for none.
+        Path of the JSON file, which has everything; None for none.
     """
     views: list[tuple[Path | None, Callable[[Comparison], str]]] = [
         (markdown, comment),

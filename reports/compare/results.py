@@ -58,7 +58,7 @@ def changes(base: Iterable[Result], new: Iterable[Result], rules: Rules, *, cut:
     Returns
     -------
     list[Change]
-        In the order of the base run.
+        Changes in the order of the base run.
     """
     before, after = ({_key(result): result for result in side} for side in (base, new))
     found = []
@@ -76,11 +76,11 @@ def counted(change: Change, rules: Rules, **name: str) -> Change:
     Parameters
     ----------
     change
-        That may be ignored.
+        Change that may be ignored.
     rules
         Thresholds and what is ignored.
     name
-        Of the kind, as rules have it.
+        Name of the kind, as rules have it.
 
     Returns
     -------
@@ -101,9 +101,9 @@ def outcome_change(key: Key, old: Result | None, new: Result | None) -> Change |
     key
         Implementation, device, dtype and case.
     old
-        Of the base run.
+        Result of the base run.
     new
-        Of the new run.
+        Result of the new run.
 
     Returns
     -------
@@ -128,9 +128,9 @@ def accuracy_change(key: Key, old: Result | None, new: Result | None, rules: Rul
     key
         Implementation, device, dtype and case.
     old
-        Of the base run.
+        Result of the base run.
     new
-        Of the new run.
+        Result of the new run.
     rules
         Thresholds and what is ignored.
 
@@ -157,7 +157,7 @@ def drift(key: Key, old: float | None, new: float | None, factor: float) -> Chan
     new
         Error ÷ bound in the new run.
     factor
-        That counts.
+        Factor from which on a drift counts.
 
     Returns
     -------

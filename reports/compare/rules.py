@@ -89,7 +89,7 @@ class Rules:
         Parameters
         ----------
         name
-            Of the threshold.
+            Name of the threshold.
         place
             Implementation, device, dtype, and workload or case.
 
@@ -131,12 +131,12 @@ def read(path: Path) -> Rules:
     Parameters
     ----------
     path
-        Of a TOML file.
+        Path of a TOML file.
 
     Returns
     -------
     Rules
-        Its rules.
+        The rules that it has.
 
     Raises
     ------

@@ -58,7 +58,7 @@ def changes(base: Records, new: Records, rules: Rules) -> list[Change]:
     Returns
     -------
     list[Change]
-        In the order of the cells.
+        Changes in the order of the cells.
     """
     before, after = ({key_of(cell): cell for cell in side.cells} for side in (base, new))
     found: list[Change] = []
@@ -213,7 +213,7 @@ def levels(records: Records) -> dict[Key, np.ndarray]:
     Parameters
     ----------
     records
-        Of one run.
+        Records of one run.
 
     Returns
     -------

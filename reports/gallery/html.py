@@ -33,7 +33,7 @@ def page(view: View) -> str:
     Parameters
     ----------
     view
-        Of the gallery.
+        View of the gallery.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def page(view: View) -> str:
 
 
 def counts(view: View) -> dict[str, int]:
-    """How many there are of what the first sentences say."""
+    """Numbers of the first sentences."""
     return {
         "ways": len(view.rows),
         "packages": view.packages,
@@ -130,7 +130,7 @@ def _finding(entry: Entry, finding: Finding) -> dict[str, Any]:
 
 
 def _failures(row: Row) -> list[Mapping[str, Any]]:
-    """What the details show of each failure: case, message with what explains it, and which finding speaks of it."""
+    """Details of each failure: case, message with what explains it, and the finding that speaks of it."""
     findings = row.entry.findings
     return [
         {

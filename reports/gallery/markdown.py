@@ -57,7 +57,7 @@ def page(view: View) -> str:
     Parameters
     ----------
     view
-        Of the gallery.
+        View of the gallery.
 
     Returns
     -------
@@ -85,12 +85,12 @@ def verdict(view: View) -> str:
     Parameters
     ----------
     view
-        Of the gallery.
+        View of the gallery.
 
     Returns
     -------
     str
-        With the numbers of ways and packages.
+        A sentence with the numbers of ways and packages.
     """
     of = counts(view)
     does = "does" if of["right"] == 1 else "do"
@@ -106,12 +106,12 @@ def gravest(view: View) -> str:
     Parameters
     ----------
     view
-        Of the gallery.
+        View of the gallery.
 
     Returns
     -------
     str
-        Without a full stop.
+        A sentence without a full stop.
     """
     return "; ".join(f"{entry.name}: {each.what[:1].lower()}{each.what[1:]}" for entry, each in view.gravest[:3])
 

@@ -18,7 +18,7 @@ from attention_conformance.reports.gallery.view import Row, View
 
 
 class Verdict(Enum):
-    """What the diagnosis says of a cause."""
+    """Verdict of the diagnosis on a cause."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -54,23 +54,23 @@ class Measured:
 
     @property
     def explanations(self) -> int:
-        """How many there are."""
+        """Number of explanations."""
         return self.naming + self.true + self.false
 
     def count(self, verdict: Verdict) -> int:
-        """How many causes came to a verdict."""
+        """Number of causes that came to a verdict."""
         return sum(each.verdict is verdict for each in self.causes)
 
 
 def measured(view: View) -> Measured:
-    """What the diagnosis says of the gallery's causes.
+    """Verdicts of the diagnosis on the gallery's causes.
 
     A finding that is a choice is no failure, and one whose clauses no case breaks shows nowhere: neither is counted.
 
     Parameters
     ----------
     view
-        Of the published results.
+        View of the published results.
 
     Returns
     -------
@@ -98,7 +98,7 @@ def _causes(row: Row) -> list[Cause]:
 
 
 def _explanations(row: Row) -> Sequence[Explanation]:
-    """What the diagnosis says of failures that are no choice."""
+    """Explanations of failures that are no choice."""
     counted = {told.result.case for told in row.failures if told.explanation}
     return [each for each in (row.diagnosis.explanations if row.diagnosis else ()) if counted.intersection(each.cases)]
 
@@ -121,7 +121,7 @@ def problems(view: View) -> list[str]:
     Parameters
     ----------
     view
-        Of the published results.
+        View of the published results.
 
     Returns
     -------
@@ -158,7 +158,7 @@ def table(of: Measured) -> str:
     Parameters
     ----------
     of
-        All of it.
+        Everything that was measured.
 
     Returns
     -------

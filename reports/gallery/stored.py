@@ -36,7 +36,7 @@ _OF_THE_MACHINE = re.compile(r"^(?:(?:Rerun|Script|Hint):.*|[ ~^]+)(?:\n|\Z)", r
 
 
 class Status(Enum):
-    """What became of an entry."""
+    """Status of an entry."""
 
     JUDGED = "judged"
     NOT_INSTALLED = "not installed"
@@ -44,12 +44,12 @@ class Status(Enum):
     BROKEN = "could not be judged"
 
 
-#: Of these there are results.
+#: Statuses that have results.
 WITH_RESULTS = (Status.JUDGED, Status.CUT_OFF)
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What became of an entry, and with which requirements, adapter and options."""
+    """Record of an entry: its status, and the requirements, adapter and options."""
 
     name: str
     status: Status
@@ -69,7 +69,7 @@ def record(work: Path, name: str) -> Record | None:
     work
         The folder.
     name
-        Of the entry.
+        Name of the entry.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def file(work: Path, name: str) -> Path:
 
 
 def model(known: Mapping[str, Entry], work: Path) -> tuple[dict[str, Record], Model]:
-    """What a folder has of the entries: their records, and the results by the names of the manifest.
+    """Records of the entries of a folder, and their results by the names of the manifest.
 
     Parameters
     ----------
@@ -154,9 +154,9 @@ def keep(names: Mapping[str, Entry], work: Path, folder: Path = PUBLISHED) -> No
     names
         Entries of the manifest by their names.
     work
-        What the runs wrote: ``NAME.json`` and ``NAME.jsonl``.
+        Folder of the runs, with ``NAME.json`` and ``NAME.jsonl``.
     folder
-        Where it is kept.
+        Folder that they are kept in.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:

@@ -1,4 +1,4 @@
-"""What a page says of the gallery: by library and clause group, by question, by finding, and since the last version."""
+"""View of the gallery for a page: by library and clause group, by question, by finding, and since the last version."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Row:
 
     @property
     def version(self) -> str:
-        """Of the package that is judged."""
+        """Version of the package that is judged."""
         return self.record.versions.get(self.entry.package, "").partition("+")[0]
 
     @property
@@ -119,7 +119,7 @@ class Row:
 
     @property
     def explained(self) -> int:
-        """How many failures have a cause that is named."""
+        """Number of failures that have a cause that is named."""
         return sum(bool(told.explanation) for told in self.failures)
 
 
@@ -161,7 +161,7 @@ class View:
 
     @property
     def packages(self) -> int:
-        """How many packages have results."""
+        """Number of packages that have results."""
         return len({row.entry.package for row in self.rows})
 
     @property

@@ -36,7 +36,7 @@ SCRIPTS = ("data.js", "tables.js", "plots.js", "trend.js")
 #: What identifies a series.
 SERIES = ["implementation", "device", "dtype", "workload", "machine"]
 
-#: How many changes an answer names.
+#: Number of changes that an answer names.
 NAMED = 5
 
 #: What is said where nothing changed.
@@ -53,7 +53,7 @@ def page(found: History) -> str:
 
 
 def _shown(found: History) -> dict[str, Any]:
-    """What the template fills in; sections without records are empty."""
+    """Variables of the template; sections without records are empty."""
     steps = pages.changes(found)
     shown = {
         "counts": pages.counted(found),
@@ -85,7 +85,7 @@ def _trends(found: History) -> list[dict[str, Any]]:
 
 
 def _libraries(found: History) -> list[str]:
-    """Those that were there in more than one version."""
+    """Libraries that were there in more than one version."""
     known: dict[str, set[str]] = {}
     for versions in found.versions.values():
         for name, version in versions.items():

@@ -54,7 +54,7 @@ class Finding:
     Parameters
     ----------
     level
-        What changed.
+        Level of what changed.
     at
         The first run with the new times.
     ratio
@@ -62,7 +62,7 @@ class Finding:
     cells
         Indices of the cells that changed.
     of
-        How many there are of what changed.
+        Number of cells of what changed.
     """
 
     level: Level
@@ -81,7 +81,7 @@ class Changes:
     findings
         In the order of their runs.
     places
-        Of each cell the runs at which it changed, whatever the level.
+        Runs at which each cell changed, whatever the level.
     logs
         Log seconds, shape (cells, runs), without what all had in common and did not last.
     """

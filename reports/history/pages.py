@@ -60,7 +60,7 @@ def steps(found: History) -> pd.DataFrame:
 
 
 def named(change: Mapping[Any, Any]) -> tuple[str, str]:
-    """What changed: an implementation, and the cells of it.
+    """Name of what changed: an implementation, and the cells of it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""From a folder of result files to series: the times of every cell over the runs, and what conformance came to."""
+"""Series of a folder of result files: the times of every cell over the runs, and what conformance came to."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def steps(row: np.ndarray, places: Sequence[int]) -> list[Step]:
     Returns
     -------
     list of Step
-        Each with its number among the runs that have the cell.
+        Steps, each with its number among the runs that have the cell.
     """
     there = np.flatnonzero(~np.isnan(row))
     starts = sorted({int(np.searchsorted(there, place)) for place in places} - {0, len(there)})
@@ -182,7 +182,7 @@ def _add(file: str, records: Records, points: dict[tuple[Key, str], list[Point]]
 
 
 def _ways(run: BenchRun, cell: Mapping[str, Any]) -> list[str]:
-    """How a cell was timed, where that is not as always: times that were taken in two ways are two series."""
+    """Ways in which a cell was timed, where that is not as always: times that were taken in two ways are two series."""
     cache, clock = run.plan.cache if run.plan else CACHE, cell.get("clock") or CLOCK
     cores = run.fingerprint.get("cores_usable")
     fewer = [f"threads {run.plan.threads}"] if run.plan and cores and run.plan.threads != cores else []

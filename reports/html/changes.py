@@ -1,4 +1,4 @@
-"""What changed since a base run: its answer at the top of the page, and its tables."""
+"""Changes since a base run: the answer at the top of the page, and its tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attention_conformance.reports.text import digits
 
 QUESTION = "What got worse since the base run?"
 
-#: How a change is marked; ahead of its words, so that no colour has to be seen.
+#: Mark of a change; ahead of its words, so that no colour has to be seen.
 MARKS = {
     Level.WORSE: ("✗ worse", "failed"),
     Level.IGNORED: ("– ignored", "unsupported"),
@@ -27,7 +27,7 @@ VERDICTS = {
 
 
 def worse(found: Comparison | None) -> Answer:
-    """What got worse: cells that are slower, then each other kind of change with the first of its places."""
+    """Changes for the worse: cells that are slower, then each other kind of change with the first of its places."""
     if found is None:
         return Answer("worse", QUESTION, "Not known: this page was made without a base run to compare with.")
     slower = sorted(found.slower, key=lambda cell: -cell.ratio.value)

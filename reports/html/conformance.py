@@ -17,14 +17,14 @@ from attention_conformance.reports.text import NONE, share, shortened, words
 #: The clause of each operator that says what a fully masked row gives.
 MASKED_ROWS = {"sdpa": "SDPA-15", "mha": "MHA-13", "sdpa_grad": "GRAD-8", "mha_grad": "GRAD-24"}
 
-#: How the questions about such rows begin.
+#: Beginning of the questions about such rows.
 BEGINS = "fully masked row, "
 
 _WRONG = [Outcome.FAILED.value, Outcome.KNOWN_DEVIATION.value, Outcome.ADVISORY.value]
 
 Who = tuple[str, str]
 
-#: How serious an outcome is: the order in which cells are sorted, and the words for their symbols.
+#: Severity of outcomes: the order in which cells are sorted, and the words for their symbols.
 WORDS = {
     "failed": "{0} of {1} cases failed",
     "known-deviation": "{0} of {1} cases deviate as recorded",
@@ -62,7 +62,7 @@ LOW, MIDDLE = 0.25, 0.5
 
 
 def conforms(table: pd.DataFrame) -> Answer:
-    """Who fails, who deviates as recorded, and who does neither."""
+    """Implementations that fail, that deviate as recorded, and that do neither."""
     several = table["device"].nunique() > 1
     groups: dict[tuple[str, str], list[Cell]] = {}
     for row in table.to_dict("records"):
@@ -91,7 +91,7 @@ def conforms(table: pd.DataFrame) -> Answer:
 
 
 def masked_rows(frame: pd.DataFrame, results: Sequence[Result]) -> Answer | None:
-    """Who is right about fully masked rows: breaks no such clause, and answers no such question in another way."""
+    """Implementations that are right about fully masked rows: no such clause is broken, no such answer differs."""
     named = list(MASKED_ROWS.values())
     about = frame["clauses"].str.contains("|".join(rf"\b{name}\b" for name in named)) | frame["broken"].isin(named)
     judged = tables.judgements(frame[about & frame["outcome"].isin(tables.EXECUTED)])

@@ -34,7 +34,7 @@ MESSAGES = 8_000_000
 #: Characters of one message: the longest published one has 3,300.
 MESSAGE = 8_000
 
-#: Of gzip.
+#: Level of gzip.
 COMPRESSION = 9
 
 #: What stands for the digits of base85 that HTML would take for markup; data.js has all digits.
@@ -158,6 +158,6 @@ class Bundle:
 
 
 def _place() -> Path | None:
-    """Where the bundle of this version is kept, None if it is not."""
+    """Path of the bundle of this version, None if it is not kept."""
     kept = cache.folder("html")
     return kept / f"vega-{importlib.metadata.version('vl-convert-python')}.js" if kept else None

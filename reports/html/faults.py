@@ -43,7 +43,7 @@ def groups(found: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def details(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the details of a fault show beside its cases; only web addresses become links."""
+    """Details of a fault beside its cases; only web addresses become links."""
     return {
         fault["name"]: {
             "title": fault["title"],

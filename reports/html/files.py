@@ -1,4 +1,4 @@
-"""What the page was made from: records read, used and refused by file, and the machine and settings of each."""
+"""Files that the page was made from: records read, used and refused, and the machine and settings of each."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def table(sources: Sequence[Source]) -> Table:
 
 
 def environments(sources: Sequence[Source]) -> list[tuple[str, list[str]]]:
-    """What each file says of where it was made, a line for each setting."""
+    """Machine and settings of each file, a line for each setting."""
     return [(one.path.name, [f"{name}: {text}" for name, text in settings(one.environment)]) for one in sources]

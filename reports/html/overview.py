@@ -25,7 +25,7 @@ SHARED = "Every call alike"
 
 @dataclass(frozen=True)
 class Picture:
-    """What the template draws, in its own units: plain attention above, the other operators below.
+    """Picture that the template draws, in its own units: plain attention above, the other operators below.
 
     Above, an implementation is a column with its name; below, each row has the implementations that it is about.
     """

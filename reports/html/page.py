@@ -1,4 +1,4 @@
-"""From records to the page: each section from its module, put together by the templates."""
+"""The page of some records: each section from its module, put together by the templates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def page(model: Model) -> str:
 
 
 def _shown(model: Model) -> dict[str, Any]:
-    """What the template fills in; sections without records are empty."""
+    """Variables of the template; sections without records are empty."""
     records = model.records
     found = speed.frame(model)
     shown = {
@@ -114,6 +114,6 @@ def _data(model: Model, found: pd.DataFrame, given: dict[str, Any]) -> dict[str,
 
 
 def _titles(found: pd.DataFrame) -> dict[str, str]:
-    """What people call the workloads and families that were timed, where that is not their name."""
+    """Titles of the workloads and families that were timed, where people do not call them by name."""
     names = dict.fromkeys([*found["family"], *found["workload"]]) if not found.empty else ()
     return {name: title(name) for name in names if title(name) != name}

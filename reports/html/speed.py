@@ -81,7 +81,7 @@ LENGTH, DTYPE = 4096, "float32"
 
 FAMILIES = ("prefill-b1h8d64s*-causal", "prefill-b1h8d64s*")
 
-#: How many of the fastest are named, and of those that are not told apart from it.
+#: Number of the fastest that are named, and of those that are not told apart from it.
 NAMED, TIED = 5, 2
 
 #: A reference line stands this factor beyond the outermost measured point, so that it covers none.
@@ -110,7 +110,7 @@ def frame(model: Model) -> pd.DataFrame:
 
 
 def timed(cells: pd.DataFrame) -> pd.DataFrame:
-    """Those with a time."""
+    """Cells with a time."""
     return cells[(cells["outcome"] == "timed") & cells["median"].notna()] if not cells.empty else cells
 
 
@@ -153,7 +153,7 @@ def overlap(first: Any, second: Any) -> bool:
 
 
 def counts(cells: pd.DataFrame) -> str:
-    """How many cells have a time, and what became of the others."""
+    """Number of cells that have a time, and what became of the others."""
     found = cells["outcome"].value_counts()
     invalid = ", ".join(cells.loc[cells["outcome"] == "invalid", "implementation"].unique())
     text = f"{found.get('timed', 0)} cells timed, {found.get('skipped', 0)} skipped,"
@@ -287,7 +287,7 @@ def memory_table(found: Sequence[Memory]) -> Table:
 
 
 def exponent_interval(one: Memory) -> str:
-    """How the exponent is known, or why there is none."""
+    """Interval of the exponent, or why there is none."""
     if one.line is None:
         return "no exponent: fewer than three lengths have a mebibyte"
     parts = f"95 % interval {one.line.low:.2f} to {one.line.high:.2f}, S {one.line.shortest} to {one.line.longest}"
@@ -310,7 +310,7 @@ class Timing:
 
     @property
     def workload(self) -> str:
-        """Its name."""
+        """Name of the workload."""
         return self.family.replace("*", str(self.length))
 
 

@@ -1,4 +1,4 @@
-"""What a table of the page is made of: text for the eye, a value to sort and download, a tip, a link, a spoken form."""
+"""Cells of the page's tables: text for the eye, a value to sort and download, a tip, a link, a spoken form."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Table:
 
     @property
     def extras(self) -> dict[str, dict[str, list[Any]]]:
-        """What the scripts add to the cells, by column and attribute: they alone use it, and compressed it is small."""
+        """Attributes that scripts add to the cells, by column: they alone use them, and compressed they are small."""
         found: dict[str, dict[str, list[Any]]] = {}
         for at in range(len(self.columns)):
             cells = [row[at] for row in self.rows]

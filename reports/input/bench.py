@@ -43,7 +43,7 @@ NO_BATCHES = "process runs that do not add up to the samples"
 
 NO_INTERVAL = "an interval that does not hold the median"
 
-#: Why a record is refused one of whose fields is not of its type, by the field; NO_NUMBER of those that are not here.
+#: Reasons by the field that is not of its type why a record is refused; NO_NUMBER of those that are not here.
 _REFUSALS = {"process_runs": NO_BATCHES, "interval": NO_INTERVAL} | dict.fromkeys((*SECONDS, "data"), NO_TIME)
 
 #: Where msgspec says that a field of a record is wrong.
@@ -79,7 +79,7 @@ def named(record: Mapping[str, Any]) -> bool:
     Parameters
     ----------
     record
-        Of a cell.
+        Record of a cell.
 
     Returns
     -------
@@ -115,7 +115,7 @@ def fault(info: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
     Parameters
     ----------
     info
-        What the suite adds to a benchmark's record.
+        Fields that the suite adds to a benchmark's record.
     stats
         Pytest-benchmark's statistics, in seconds.
 
@@ -141,7 +141,7 @@ def kept(info: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     info
-        What the suite adds to a benchmark's record.
+        Fields that the suite adds to a benchmark's record.
     stats
         Pytest-benchmark's statistics, in seconds.
 
@@ -164,7 +164,7 @@ def samples_of(info: Mapping[str, Any], stats: Mapping[str, Any]) -> Samples | N
     Parameters
     ----------
     info
-        What the suite adds to a benchmark's record.
+        Fields that the suite adds to a benchmark's record.
     stats
         Pytest-benchmark's statistics, in seconds.
 
@@ -192,7 +192,7 @@ def run_of(path: Path, document: Any) -> BenchRun:
     Parameters
     ----------
     path
-        Of the file.
+        Path of the file.
     document
         The JSON value.
 
@@ -232,7 +232,7 @@ def use_cells(path: Path, document: Mapping[str, Any], known: Cells) -> Source:
     Parameters
     ----------
     path
-        Of the file.
+        Path of the file.
     document
         The JSON value.
     known
@@ -292,7 +292,7 @@ def _timed(benchmarks: list[Any], refused: Counter[str]) -> tuple[dict[tuple, An
 
 
 def _environment(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What the page says of the machine, beside what the fingerprint says."""
+    """Lines on the machine, beside what the fingerprint says."""
     machine, ours = document.get("machine_info", {}), document[JSON_KEY]
     cpu, threads = machine.get("cpu"), machine.get("threads")
     found = {

@@ -34,14 +34,14 @@ def write(paths: Sequence[Path], to: Path) -> tuple[int, list[str]]:
     Parameters
     ----------
     paths
-        Of result files of `check`; files of other kinds are left out.
+        Paths of result files of `check`; files of other kinds are left out.
     to
         The file, which is replaced.
 
     Returns
     -------
     tuple
-        How many results it has, and why files of JSON lines are left out that cannot be read.
+        Number of results, and why files of JSON lines are left out that cannot be read.
 
     Raises
     ------

@@ -9,7 +9,7 @@ from pathlib import Path
 from attention_conformance.impls import compressed
 from attention_conformance.reports.input.records import ReportError
 
-#: How result files end, apart from compression; the last one is a dataset of many (columns.py).
+#: Suffixes of result files, apart from compression; the last one is a dataset of many (columns.py).
 ENDINGS = (".json", ".jsonl", ".parquet")
 
 
@@ -25,7 +25,7 @@ def found(places: Iterable[Path]) -> list[Path]:
     Returns
     -------
     list[Path]
-        Of files; one that is named and missing is among them.
+        Paths of files; one that is named and missing is among them.
 
     Raises
     ------

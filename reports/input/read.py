@@ -1,4 +1,4 @@
-"""From result files to records: each file is recognised by its content, and counted.
+"""Reader of result files: each file is recognised by its content, and counted.
 
 Four kinds are known: the JSON lines of ``pytest conformance --conformance-json``, the JSON of
 ``pytest bench --benchmark-json``, the kill matrix of ``attention-conformance kill-matrix``, and the model of a report.
@@ -36,12 +36,12 @@ def read(paths: Sequence[Path]) -> Records:
     Parameters
     ----------
     paths
-        Of result files, compressed or not, and of datasets of them (columns.py).
+        Paths of result files, compressed or not, and of datasets of them (columns.py).
 
     Returns
     -------
     Records
-        Their records, and what was refused.
+        Records of the files, and what was refused.
 
     Raises
     ------
@@ -173,6 +173,6 @@ def incomplete(sources: Iterable[Source]) -> list[str]:
     Returns
     -------
     list[str]
-        Their names.
+        Names of the files.
     """
     return [source.path.name for source in sources if not source.complete]

@@ -21,7 +21,7 @@ from attention_conformance.impls.contract import InputError
 #: several times its size in memory.
 LARGEST = 1 << 29
 
-#: Why a record is not used that is as good as the one that is.
+#: Reasons why a record is not used that is as good as the one that is.
 AGAIN = "of a case or cell that an earlier file has"
 
 
@@ -38,7 +38,7 @@ class Source:
     environment: dict[str, Any]
     read: int
     used: int
-    #: Why the others were not used, with their numbers.
+    #: Reasons why the others were not used, with their numbers.
     refused: dict[str, int] = field(default_factory=dict)
     complete: bool = True
     #: Packages that were not installed, by implementation.
@@ -53,12 +53,12 @@ def text_of(path: Path) -> str:
     Parameters
     ----------
     path
-        Of a file, compressed or not.
+        Path of a file, compressed or not.
 
     Returns
     -------
     str
-        Its content.
+        Content of the file.
 
     Raises
     ------
@@ -92,7 +92,7 @@ class Samples:
         Parameters
         ----------
         seconds
-            Of every call, in order.
+            Seconds of every call, in order.
         sizes
             Calls of each batch, by process run.
 

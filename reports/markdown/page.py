@@ -1,4 +1,4 @@
-"""From frames to a Markdown page: a verdict first, then what it rests on."""
+"""Markdown page of some frames: a verdict first, then what it rests on."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _implementations(model: Model) -> str:
 
 
 def envelopes(sources: tuple[Source, ...]) -> list[str]:
-    """Which calls are taken by implementations that do not take all, a line each; nothing where all do."""
+    """Envelopes of implementations that do not take all calls, a line each; nothing where all do."""
     found = tables.envelopes(sources)
     if not found:
         return []

@@ -51,7 +51,7 @@ def speed(cells: pd.DataFrame, sources: tuple[Source, ...]) -> list[str]:
 
 
 def _formulas(sources: tuple[Source, ...], rows: pd.DataFrame) -> list[str]:
-    """How the operations of a family are counted."""
+    """Formulas by which the operations of a family are counted."""
     operator = rows["operator"].iloc[0]
     found = [source.environment["flops"].get(operator, "") for source in sources if source.kind == "benchmark"]
     return [text for text in dict.fromkeys(found) if text]

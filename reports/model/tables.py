@@ -1,4 +1,4 @@
-"""From records to pandas frames: what happened per implementation, per clause, per workload."""
+"""Frames of records: what happened per implementation, per clause, per workload."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Latent(Model):
     def attended(
         self, arrays: tuple[Array, ...], scale: float | None = None, return_lse: bool = False, **options: Any
     ) -> Any:
-        """What is returned of a call with these arguments, in their order."""
+        """Results of a call with these arguments, in their order."""
         self.check(*arrays)
         work = working_dtype(arrays[0].dtype)
         q, q_rope, latents, k_rope, w_uk, w_uv = (array.astype(work) for array in arrays)

@@ -52,7 +52,7 @@ class Merging(Model):
         return x.lses.astype(np.float64 if x.work is np.float64 else np.float32)
 
     def largest(self, x: Merge, lses: Array) -> Array:
-        """What the powers are taken relative to, (B, H, S); 0 where no part has a key."""
+        """Log-sum-exp that the powers are taken relative to, (B, H, S); 0 where no part has a key."""
         largest = lses.max(axis=0)
         return np.where(np.isneginf(largest), lses.dtype.type(0), largest)
 

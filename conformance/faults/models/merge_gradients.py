@@ -63,7 +63,7 @@ class MergeBackward(Model):
         return np.zeros(x.lses.shape[1:], x.work) if x.grad_lse is None else x.grad_lse.astype(x.work)
 
     def largest(self, x: MergeGrad, lses: Array) -> Array:
-        """What the powers are taken relative to, (B, H, S); 0 where no part has a key."""
+        """Log-sum-exp that the powers are taken relative to, (B, H, S); 0 where no part has a key."""
         largest = lses.max(axis=0)
         return np.where(np.isneginf(largest), lses.dtype.type(0), largest)
 
@@ -78,7 +78,7 @@ class MergeBackward(Model):
         return (weights[..., None] * outputs).sum(axis=0)
 
     def pulls(self, x: MergeGrad, g: Array, outputs: Array, merged: Array) -> Array:
-        """What a larger weight of each part would add to the loss, (P, B, H, S)."""
+        """Change of the loss by a larger weight of each part, (P, B, H, S)."""
         return (g * (outputs - merged)).sum(axis=-1)
 
     def of_outputs(self, x: MergeGrad, weights: Array, g: Array) -> Array:

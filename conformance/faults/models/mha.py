@@ -147,7 +147,7 @@ class Layer(Model):
         return self.inner.attend(inputs)
 
     def inputs_of_heads(self, x: LayerCall, q: Array, k: Array, v: Array) -> Inputs:
-        """What the attention within is called with; unbatched masks (H, Sq, Sk) broadcast as they are."""
+        """Inputs of the attention within; unbatched masks (H, Sq, Sk) broadcast as they are."""
         bias = None if x.bias is None else x.bias.astype(x.work)
         masks = {"mask": x.mask, "bias": bias, "is_causal": x.is_causal, "kv_lengths": x.kv_lengths}
         return Inputs(q, k, v, **masks, scale=x.scale, work=x.work, stored=x.dtype)  # type: ignore[arg-type]
@@ -179,7 +179,7 @@ class Layer(Model):
         return output.swapaxes(0, 1) if x.sequence_first else output
 
     def form(self, x: LayerCall) -> Form:
-        """How ``returned`` and ``weights`` give results their form, for the error bound."""
+        """Form that ``returned`` and ``weights`` give results, for the error bound."""
         return Form(x.unbatched, x.sequence_first and not x.unbatched, x.average_weights)
 
     def results(self, x: LayerCall, found: LayerExpected | SublayerExpected) -> Any:

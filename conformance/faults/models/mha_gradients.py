@@ -53,7 +53,7 @@ class LayerBackward(Model):
         return g
 
     def shape(self, x: LayerCall) -> tuple[int, ...]:
-        """That of the output."""
+        """Shape of the output."""
         return (*x.x_q.shape[:-1], (x.w_v if x.w_o is None else x.w_o).shape[1])
 
     def gradients(self, x: LayerCall, dy: Array) -> Gradients:

@@ -81,7 +81,7 @@ def mistake(clause: str, title: str) -> Callable[[Class], Class]:
 
 
 def call_of(x: Inputs) -> Call:
-    """What conditions may ask of a call."""
+    """The call, as conditions see it."""
     keywords = {name: getattr(x, name) for name in _KEYWORDS}
     keywords["window"] = None if x.window in (None, (None, None)) else x.window
     b, hq, sq, sk = x.shape
@@ -98,12 +98,12 @@ def bound(path: str, make: type[Mistake], name: str) -> type[Mistake]:
     make
         The mistake.
     name
-        Of the class.
+        Name of the class.
 
     Returns
     -------
     type of Mistake
-        Its methods are correct attention's for calls that do not take the path.
+        A class whose methods are correct attention's for calls that do not take the path.
 
     Raises
     ------

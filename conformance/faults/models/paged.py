@@ -92,7 +92,7 @@ class Paged(Packed):
         return k * self.key_scale(k_scale, table).astype(dtype), v * self.value_scale(v_scale, k_scale).astype(dtype)
 
     def numbers(self, cache: Array) -> Array:
-        """What is stored, as numbers."""
+        """Stored values, as numbers."""
         return cache
 
     def key_scale(self, scale: Array, table: Array) -> Array:

@@ -56,7 +56,7 @@ class Ring(Attention):
         return [(rank - step) % RANKS for step in range(RANKS)]
 
     def state(self, x: Inputs, s: Array, allowed: Array, v: Array) -> State:
-        """What the softmax over a block gives."""
+        """State of the softmax over a block."""
         output, _, lse = super().mixed(replace(x, sinks=None), s, allowed, v)
         return output, lse[..., None]
 

@@ -337,7 +337,7 @@ class Attention(Model):
         return self.normalized(x, powers, total, allowed), self.lse(x, top, total, allowed)[..., 0]
 
     def top(self, x: Inputs, s: Array) -> Array:
-        """What is taken off before exp: the largest score of the row, 0 for a fully masked row."""
+        """Number that is taken off before exp: the largest score of the row, 0 for a fully masked row."""
         top = self.sink_top(x, s.max(axis=3, keepdims=True, initial=-np.inf))
         return np.where(np.isneginf(top), x.work(0), top)
 
@@ -350,7 +350,7 @@ class Attention(Model):
         return np.exp(s - top)
 
     def total(self, x: Inputs, powers: Array) -> Array:
-        """What the keys add to the denominator, (B, Hq, Sq, 1)."""
+        """Sum that the keys add to the denominator, (B, Hq, Sq, 1)."""
         return powers.sum(axis=3, keepdims=True)
 
     def sink_power(self, x: Inputs, top: Array) -> Array:

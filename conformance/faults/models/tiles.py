@@ -64,7 +64,7 @@ class Tiled(Attention):
         return highest, total * shrink + powers.sum(axis=3, keepdims=True), output * shrink + powers @ v
 
     def shrink(self, x: Inputs, index: int, top: Array, base: Array) -> Array:
-        """By what the state so far is multiplied when the maximum rises."""
+        """Factor of the state so far when the maximum rises."""
         return np.exp(top - base)
 
     def finished(self, x: Inputs, state: State) -> tuple[Array, Array]:

@@ -87,7 +87,7 @@ class Packed(Model):
         return np.zeros((*x.q.shape[:2], x.v.shape[2]), x.q.dtype), lse
 
     def count(self, x: Pack) -> int:
-        """How many sequences are computed."""
+        """Number of sequences that are computed."""
         return x.sequences
 
     # Which rows and keys, as indices.

@@ -106,7 +106,7 @@ def _serving() -> list[str]:
 
 @functools.cache
 def _inside() -> str:
-    """Of each envelope: the pairs that a design inside it reaches, and how many of them the cases of a run reach."""
+    """Pairs that a design inside each envelope reaches, and how many of them the cases of a run reach."""
     heads = ("envelope", "pairs", "in a run", "share", "cases of a design", "cases in a run", "cost of both, million")
     return tabulate([(name, *_pairs(kind)) for name, kind in ENVELOPES.items()], heads, tablefmt="pipe")
 
@@ -168,7 +168,7 @@ def row_of(case: Case, dtype: str) -> Row:
 
 
 def _envelopes(published: dict[str, Any]) -> list[str]:
-    """What faults do inside the envelope of each kind of kernel, and the names of those that too few cases catch."""
+    """Faults inside the envelope of each kind of kernel, and the names of those that too few cases catch."""
     body, lists = [], []
     for each in published["envelopes"]:
         states = Counter(fault["state"] for fault in each["faults"].values())
@@ -255,12 +255,12 @@ def write(page: Path = PAGE) -> str:
     Parameters
     ----------
     page
-        Where it goes.
+        Path of the page.
 
     Returns
     -------
     str
-        Its path.
+        Path of the file.
     """
     page.write_text(text(), encoding="utf-8")
     return str(page)
