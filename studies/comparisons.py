@@ -44,8 +44,8 @@ from attention_conformance.reports.compare.effects import (
     Cell,
     Effects,
     effects,
-    settle,
     variances,
+    without_common,
 )
 from attention_conformance.reports.history import levels
 from attention_conformance.reports.input.bench import Key
@@ -192,7 +192,7 @@ def yardsticks(base: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, flo
 def longer(found: Sequence[Cell], which: Sequence[int], factor: float) -> list[Cell]:
     """The cells, some of which take so many times as long in the new run."""
     add = math.log(factor)
-    return [Cell(cell.unit, cell.base, cell.new + add * (at in which), cell.together) for at, cell in enumerate(found)]
+    return [Cell(cell.unit, cell.base, cell.new + add * (at in which), cell.rounds) for at, cell in enumerate(found)]
 
 
 def targets(found: Sequence[Cell], what: str) -> list[list[int]]:
@@ -285,7 +285,7 @@ def scatter(runs: Sequence[Mapping[str, Any]]) -> list[list[float]]:
         for base, new in itertools.combinations(runs, 2):
             those = cells(base, new, at)
             alone += [float(np.std(cell.base, ddof=1)) for cell in those if len(cell.base) > 1]
-            first, _, far, _ = settle(those)
+            first, _, far, _ = without_common(those)
             without += [float(np.std(one, ddof=1)) for one in first if len(one) > 1]
             moved += np.abs(far - np.median(far)).tolist()
         found.append([float(np.median(each)) if each else 0.0 for each in (alone, without, moved)])
@@ -317,7 +317,7 @@ def luck(runs: Sequence[Mapping[str, Any]]) -> list[float]:
     both = [cells(base, new) for base, new in itertools.combinations(runs, 2)]
     for level in (0, 1):
         for those in both:
-            base, new, moved, _ = settle(those)
+            base, new, moved, _ = without_common(those)
             variance, _ = variances([cell.kind for cell in those], base, new)
             within = variance * np.array([1 / len(b) + 1 / len(n) for b, n in zip(base, new, strict=True)])
             two = np.array([at for at in targets(those, WHOLE) if len(at) == LEAST_CELLS])

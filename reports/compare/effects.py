@@ -139,7 +139,7 @@ class Cell:
     base: np.ndarray
     new: np.ndarray
     #: What is measured in the same rounds: cells of a workload.
-    together: str = ""
+    rounds: str = ""
     least: float = LEAST
     margin: float = MARGIN
 
@@ -226,44 +226,52 @@ def effects(
     Effects
         ``cells`` in the order of the cells.
     """
-    base, new, moved, beside = settle(cells, unknown)
-    variance, freedom = variances([cell.kind for cell in cells], base, new)
-    within = variance * np.array([1 / len(b) + 1 / len(n) for b, n in zip(base, new, strict=True)])
+    base, new, moved, of_workloads = without_common(cells, unknown)
+    scatter, scatter_freedom = variances([cell.kind for cell in cells], base, new)
+    within = scatter * np.array([1 / len(b) + 1 / len(n) for b, n in zip(base, new, strict=True)])
     units = {unit: [at for at, cell in enumerate(cells) if cell.unit == unit] for unit in {c.unit: 0 for c in cells}}
-    luck = component(moved, within, list(units.values()), LUCK_OF_CELL) + (OF_LOAD * load) ** 2
-    pairs = [huber(moved[at], within[at] + luck) for at in units.values()]
-    values, spread = (np.array(each) for each in zip(*pairs, strict=True))
-    luck_of_unit = component(values, spread, [range(len(values))], LUCK_OF_IMPLEMENTATION, IMPLEMENTATIONS)
-    spread, alone = spread + luck_of_unit, within + luck + luck_of_unit
+    luck = variance_component(moved, within, list(units.values()), LUCK_OF_CELL) + (OF_LOAD * load) ** 2
+    means = [huber_mean(moved[at], within[at] + luck) for at in units.values()]
+    unit_moved, unit_variance = (np.array(each) for each in zip(*means, strict=True))
+    unit_luck = variance_component(
+        unit_moved, unit_variance, [range(len(unit_moved))], LUCK_OF_IMPLEMENTATION, IMPLEMENTATIONS
+    )
+    unit_variance, cell_variance = unit_variance + unit_luck, within + luck + unit_luck
 
-    machine, error = of_machine(cells, yardsticks, unknown, math.hypot(LOAD, load))
-    of_units, share = np.full(len(values), float(len(values) - 1 + PRIOR)), TAILED * q / LEVELS
+    machine, error = machine_factor(cells, yardsticks, unknown, math.hypot(LOAD, load))
+    unit_freedom, share = np.full(len(units), float(len(units) - 1 + PRIOR)), TAILED * q / LEVELS
     everything = None
-    if len(values) >= IMPLEMENTATIONS and unknown > 0:
-        common, of_common = middle(values, spread)
-        (everything,) = judged([common - machine], [math.hypot(of_common, error)], of_units[:1], share)
+    if len(units) >= IMPLEMENTATIONS and unknown > 0:
+        common, common_error = median_with_error(unit_moved, unit_variance)
+        (everything,) = judge_level([common - machine], [math.hypot(common_error, error)], unit_freedom[:1], share)
         if everything.verdict not in CHANGED:
-            machine, error = common, of_common
+            machine, error = common, common_error
     limits = [(cell.least, cell.margin) for cell in cells]
-    least = [(min(cells[at].least for at in those), min(cells[at].margin for at in those)) for those in units.values()]
-    found = judged(values - machine, np.sqrt(spread + error**2), of_units, share, least)
-    shared = {unit: one for (unit, at), one in zip(units.items(), found, strict=True) if len(at) > 1}
-    of_luck, of_whole = (PRIOR + OF_MEDIAN * (len(each) - 1) for each in (moved, values))
-    of_cells = np.minimum(together([(within, freedom), (luck, of_luck), (luck_of_unit + error**2, of_whole)]), TAILS)
-    single = judged(moved - machine, np.sqrt(alone + error**2), of_cells, share, limits)
-    wholes = [{each.verdict for each in (everything, shared.get(cell.unit)) if each is not None} for cell in cells]
+    unit_limits = [tuple(map(min, zip(*(limits[at] for at in those), strict=True))) for those in units.values()]
+    found = judge_level(unit_moved - machine, np.sqrt(unit_variance + error**2), unit_freedom, share, unit_limits)
+    wholes = {unit: one for (unit, at), one in zip(units.items(), found, strict=True) if len(at) > 1}
+    luck_freedom, unit_luck_freedom = (PRIOR + OF_MEDIAN * (len(each) - 1) for each in (cells, units))
+    parts = [(within, scatter_freedom), (luck, luck_freedom), (unit_luck + error**2, unit_luck_freedom)]
+    cell_freedom = np.minimum(degrees_of_freedom(parts), TAILS)
+    single = judge_level(moved - machine, np.sqrt(cell_variance + error**2), cell_freedom, share, limits)
+    of_cells = [
+        _within_change(
+            {each.verdict for each in (everything, wholes.get(cell.unit)) if each is not None}, one, limit[0]
+        )
+        for cell, one, limit in zip(cells, single, limits, strict=True)
+    ]
     return Effects(
         Interval(*(math.exp(machine + at * error) for at in (0, -2, 2))),
         everything,
-        shared,
-        [_with(whole, one, *limit) for whole, one, limit in zip(wholes, single, limits, strict=True)],
-        math.sqrt(float(np.median(variance))),
-        (math.sqrt(luck), math.sqrt(luck_of_unit)),
-        {name: math.exp(log) for name, log in beside.items()},
+        wholes,
+        of_cells,
+        math.sqrt(float(np.median(scatter))),
+        (math.sqrt(luck), math.sqrt(unit_luck)),
+        {name: math.exp(log) for name, log in of_workloads.items()},
     )
 
 
-def of_machine(
+def machine_factor(
     cells: Sequence[Cell], yardsticks: Mapping[str, float], unknown: float, load: float = LOAD
 ) -> tuple[float, float]:
     """The log of the machine's factor by the yardsticks alone, with its standard error.
@@ -306,7 +314,7 @@ def of_machine(
     return told * prior / (prior + measured), math.hypot(error, load)
 
 
-def settle(
+def without_common(
     cells: Sequence[Cell], unknown: float = UNKNOWN
 ) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray, dict[str, float]]:
     """The levels of both sides without what cells of a process run have in common, and how far each cell moved.
@@ -328,25 +336,25 @@ def settle(
     groups: dict[object, list[int]] = {}
     for at, cell in enumerate(cells):
         groups.setdefault((len(cell.base), len(cell.new)), []).append(at)
-    _settle(base, new, [at for at in groups.values() if len(at) >= CELLS])
+    _take_off_common(base, new, [at for at in groups.values() if len(at) >= CELLS])
     groups.clear()
     for at, cell in enumerate(cells):
-        groups.setdefault((cell.together, len(cell.base), len(cell.new)), []).append(at)
-    parts = [at for at in groups.values() if len(at) >= TOGETHER]
-    machine = np.array(_settle(base, new, parts))
-    centre, off = float(np.median(moved)), {}
-    for part, own in zip(parts, machine, strict=True):
-        beside = float(np.median(moved[part])) - centre
+        groups.setdefault((cell.rounds, len(cell.base), len(cell.new)), []).append(at)
+    workloads = [at for at in groups.values() if len(at) >= TOGETHER]
+    drifts = np.array(_take_off_common(base, new, workloads))
+    centre, taken_off = float(np.median(moved)), {}
+    for at, drift in zip(workloads, drifts, strict=True):
+        beside = float(np.median(moved[at])) - centre
         # What the machine may have been beside its mean while these were measured, as process runs show.
-        possible = 2 * math.sqrt((own + float(np.mean(machine))) / 2)
-        if 2 * max(Counter(cells[at].kind for at in part).values()) < len(part):
+        possible = 2 * math.sqrt((drift + float(np.mean(drifts))) / 2)
+        if 2 * max(Counter(cells[each].kind for each in at).values()) < len(at):
             possible = max(possible, unknown)
-        off[cells[part[0]].together] = float(np.clip(beside, -possible, possible))
-        moved[part] -= off[cells[part[0]].together]
-    return base, new, moved, off
+        taken_off[cells[at[0]].rounds] = off = float(np.clip(beside, -possible, possible))
+        moved[at] -= off
+    return base, new, moved, taken_off
 
 
-def _settle(base: list[np.ndarray], new: list[np.ndarray], groups: Sequence[Sequence[int]]) -> list[float]:
+def _take_off_common(base: list[np.ndarray], new: list[np.ndarray], groups: Sequence[Sequence[int]]) -> list[float]:
     """Take off what process runs of a group have in common; gives the variance of how far its mean moved."""
     found = []
     for group in groups:
@@ -406,7 +414,7 @@ def variances(
     return (prior * start + squares) / (prior + own), prior + own
 
 
-def together(parts: Sequence[tuple[np.ndarray | float, np.ndarray | float]]) -> np.ndarray:
+def degrees_of_freedom(parts: Sequence[tuple[np.ndarray | float, np.ndarray | float]]) -> np.ndarray:
     """The degrees of freedom of a sum of estimated variances (Satterthwaite, Biometrics Bulletin 2, 1946).
 
     Parameters
@@ -423,7 +431,7 @@ def together(parts: Sequence[tuple[np.ndarray | float, np.ndarray | float]]) -> 
     return np.asarray(total**2 / sum(variance**2 / known for variance, known in parts))
 
 
-def component(
+def variance_component(
     values: np.ndarray, variance: np.ndarray, groups: Sequence[Sequence[int]], usual: float, least: int = 2
 ) -> float:
     """The variance that values of a group have beside their own ``variance``, shrunk to ``usual``².
@@ -478,7 +486,7 @@ def _variance_beside(square: np.ndarray, known: np.ndarray, quantiles: Sequence[
     return found
 
 
-def huber(values: np.ndarray, variance: np.ndarray) -> tuple[float, float]:
+def huber_mean(values: np.ndarray, variance: np.ndarray) -> tuple[float, float]:
     """Huber's mean of values with known variances, and its variance.
 
     Parameters
@@ -501,7 +509,7 @@ def huber(values: np.ndarray, variance: np.ndarray) -> tuple[float, float]:
     return centre, float(1 / np.sum(1 / variance)) / EFFICIENCY
 
 
-def middle(values: np.ndarray, variance: np.ndarray) -> tuple[float, float]:
+def median_with_error(values: np.ndarray, variance: np.ndarray) -> tuple[float, float]:
     """The median of values with known variances, and its standard error.
 
     Parameters
@@ -519,7 +527,7 @@ def middle(values: np.ndarray, variance: np.ndarray) -> tuple[float, float]:
     return float(np.median(values)), math.sqrt(math.pi / 2 / float(np.sum(1 / variance)))
 
 
-def judged(
+def judge_level(
     values: Sequence[float] | np.ndarray,
     errors: Sequence[float] | np.ndarray,
     freedom: np.ndarray,
@@ -571,7 +579,7 @@ def judged(
     return found
 
 
-def over_runs(logs: np.ndarray, implementations: Sequence[str]) -> np.ndarray:
+def common_over_runs(logs: np.ndarray, implementations: Sequence[str]) -> np.ndarray:
     """Effect that all implementations have in common in each run of a series, beside their medians over the runs.
 
     Parameters
@@ -594,7 +602,7 @@ def over_runs(logs: np.ndarray, implementations: Sequence[str]) -> np.ndarray:
     return np.where(several, np.ma.median(units, axis=0).filled(0.0), 0.0)
 
 
-def _with(wholes: set[Verdict], one: Effect, least: float, _: float) -> Effect:
+def _within_change(wholes: set[Verdict], one: Effect, least: float) -> Effect:
     """The effect of a cell of which more than itself changed: its own 95 % interval is enough."""
     for whole in CHANGED:
         sure = judge(one.ratio, least, 1.0) is whole

@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 
 from attention_conformance.bench.analysis.statistics import LEAST
-from attention_conformance.reports.compare.effects import over_runs
+from attention_conformance.reports.compare.effects import common_over_runs
 from attention_conformance.reports.history.changepoints import SHORTEST, changes
 from attention_conformance.reports.input.bench import CELL, Key
 
@@ -117,11 +117,11 @@ def found(logs: np.ndarray, keys: Sequence[Key]) -> Changes:
         The findings, and the cells' places.
     """
     names = [key[0] for key in keys]
-    common = over_runs(logs, names)
+    common = common_over_runs(logs, names)
     without, lasting = logs - common, logs - (common - _levels(common))
     shared = [(Level.EVERYTHING, list(range(len(keys))), _levels(common))]
     for at in _groups(key[2:] for key in keys):
-        common = over_runs(without[at], [names[cell] for cell in at])
+        common = common_over_runs(without[at], [names[cell] for cell in at])
         without[at] -= common
         lasting[at] -= common - _levels(common)
         shared.append((Level.WORKLOAD, at, _levels(common)))

@@ -20,16 +20,16 @@ from attention_conformance.reports.compare.effects import (
     UNKNOWN,
     Cell,
     Effects,
-    component,
+    common_over_runs,
+    degrees_of_freedom,
     effects,
-    huber,
-    judged,
+    huber_mean,
+    judge_level,
     level,
-    of_machine,
-    over_runs,
-    settle,
-    together,
+    machine_factor,
+    variance_component,
     variances,
+    without_common,
 )
 
 #: Comparisons that are simulated of each kind.
@@ -116,7 +116,7 @@ def test_what_moves_by_a_few_hundredths_is_luck_however_many_do() -> None:
     """All others may have it too, which of seven that doubled or halved nobody takes them to."""
     few, many, known = np.array([0.06, -0.06, 0.05, -0.07, 0.06, 0.05, -0.06]), [range(32)], np.full(32, 1e-5)
     others = np.linspace(-0.01, 0.01, 25)
-    lucky, changed = (component(np.append(some, others), known, many, 0.01) for some in (few, 12 * few))
+    lucky, changed = (variance_component(np.append(some, others), known, many, 0.01) for some in (few, 12 * few))
     assert lucky > 0.02**2
     assert changed < 0.01**2
 
@@ -134,7 +134,7 @@ def test_what_could_have_been_seen_is_seen_nine_times_in_ten() -> None:
     for seed in range(TIMES):
         cells = run(seed)
         add = math.log(effects(cells, {}).units[FIRST].seen)
-        after = [Cell(c.unit, c.base, c.new + add * (c.unit == FIRST), c.together) for c in cells]
+        after = [Cell(c.unit, c.base, c.new + add * (c.unit == FIRST), c.rounds) for c in cells]
         hits.append(effects(after, {}).units[FIRST].verdict is Verdict.SLOWER)
     assert 0.75 <= np.mean(hits) <= 1
 
@@ -176,16 +176,16 @@ def test_one_implementation_has_the_yardsticks_alone() -> None:
 def test_the_machine_by_yardsticks() -> None:
     """Drawn to 1 as far as a yardstick scatters; nothing without any; no machine in multiples of another's times."""
     cells = run(1, runs=5)
-    assert of_machine(cells, {}, UNKNOWN)[0] == 0
-    value, error = of_machine(cells, {"a": 1.1, "b": 1.1}, UNKNOWN)
+    assert machine_factor(cells, {}, UNKNOWN)[0] == 0
+    value, error = machine_factor(cells, {"a": 1.1, "b": 1.1}, UNKNOWN)
     assert 0.3 * math.log(1.1) < value < math.log(1.1)
-    assert 0 < error < of_machine(cells, {}, UNKNOWN)[1]
-    assert of_machine(cells, {"a": 2.0}, 0.0) == (0.0, 0.0)
+    assert 0 < error < machine_factor(cells, {}, UNKNOWN)[1]
+    assert machine_factor(cells, {"a": 2.0}, 0.0) == (0.0, 0.0)
 
 
 def test_what_rounds_have_in_common_is_taken_off() -> None:
     """Process runs that all cells of a workload share scatter by what a cell has alone."""
-    base = settle(run(1, rounds=0.3))[0]
+    base = without_common(run(1, rounds=0.3))[0]
     assert np.median([np.std(side, ddof=1) for side in base]) < 0.03
 
 
@@ -193,11 +193,11 @@ def workload(cells: Sequence[Cell], factor: float, kinds: Sequence[str], **given
     """How far one workload's cells are moved beside the others, and what was taken off it, of so many libraries."""
     units = [(f"{kinds[at // EACH % len(kinds)]}-{at // EACH}", "f") for at in range(len(cells))]
     lengthened = [
-        Cell(unit, c.base, c.new + math.log(factor) * (c.together == "0"), c.together)
+        Cell(unit, c.base, c.new + math.log(factor) * (c.rounds == "0"), c.rounds)
         for unit, c in zip(units, cells, strict=True)
     ]
-    _, _, moved, off = settle(lengthened, **given)
-    beside = np.array([c.together == "0" for c in lengthened])
+    _, _, moved, off = without_common(lengthened, **given)
+    beside = np.array([c.rounds == "0" for c in lengthened])
     return float(np.median(moved[beside]) - np.median(moved[~beside])), off["0"]
 
 
@@ -245,13 +245,13 @@ def test_luck_is_what_the_middle_of_the_deviations_says() -> None:
     rng = np.random.default_rng(1)
     values = 0.05 * rng.normal(size=200)
     values[:10] += 1
-    assert math.sqrt(component(values, np.zeros(200), [range(200)], 0.01)) == pytest.approx(0.05, rel=0.15)
-    assert component(np.zeros(1), np.ones(1), [range(1)], LUCK_OF_CELL) == LUCK_OF_CELL**2
+    assert math.sqrt(variance_component(values, np.zeros(200), [range(200)], 0.01)) == pytest.approx(0.05, rel=0.15)
+    assert variance_component(np.zeros(1), np.ones(1), [range(1)], LUCK_OF_CELL) == LUCK_OF_CELL**2
 
 
 def test_one_cell_does_not_move_an_implementation() -> None:
     """Huber's mean of eight stays within a deviation of the seven others."""
-    value, variance = huber(np.array([0.0] * 7 + [1.0]), np.full(8, 0.01**2))
+    value, variance = huber_mean(np.array([0.0] * 7 + [1.0]), np.full(8, 0.01**2))
     assert abs(value) < 0.01
     assert variance == pytest.approx(0.01**2 / 8 / 0.95)
 
@@ -259,7 +259,8 @@ def test_one_cell_does_not_move_an_implementation() -> None:
 def test_many_cells_need_more_for_one_to_have_changed() -> None:
     """What is found alone is not among a thousand that did not change."""
     alone, many = (
-        judged([math.log(1.2), *[0.0] * rest], [0.04] * (rest + 1), np.full(rest + 1, 30.0), 0.01) for rest in (0, 999)
+        judge_level([math.log(1.2), *[0.0] * rest], [0.04] * (rest + 1), np.full(rest + 1, 30.0), 0.01)
+        for rest in (0, 999)
     )
     assert (alone[0].verdict, many[0].verdict) == (Verdict.SLOWER, Verdict.UNCLEAR)
     assert many[0].ratio == alone[0].ratio
@@ -278,31 +279,31 @@ def test_the_machine_over_runs_is_what_all_have_in_common() -> None:
     logs[0, 3:] = 1.0
     logs[1, 0] = np.nan
     names = ["a", "a", "b", "b", "c", "c"]
-    assert over_runs(logs, names) == pytest.approx([0, 0, 0.2, 0, 0])
-    assert over_runs(logs[:4], names[:4]) == pytest.approx([0] * 5)
+    assert common_over_runs(logs, names) == pytest.approx([0, 0, 0.2, 0, 0])
+    assert common_over_runs(logs[:4], names[:4]) == pytest.approx([0] * 5)
 
 
 def test_a_sum_of_variances_is_known_by_as_much_as_its_parts() -> None:
     """By the larger part's degrees of freedom where the other is small; by both together where they are equal."""
     few, many = np.array([4.0]), 40.0
-    assert together([(np.array([1.0]), few), (1e-9, many)]) == pytest.approx(4, rel=1e-6)
-    assert together([(np.array([1e-9]), few), (1.0, many)]) == pytest.approx(40, rel=1e-6)
-    assert together([(np.array([1.0]), few), (1.0, 4.0)]) == pytest.approx(8)
+    assert degrees_of_freedom([(np.array([1.0]), few), (1e-9, many)]) == pytest.approx(4, rel=1e-6)
+    assert degrees_of_freedom([(np.array([1e-9]), few), (1.0, many)]) == pytest.approx(40, rel=1e-6)
+    assert degrees_of_freedom([(np.array([1.0]), few), (1.0, 4.0)]) == pytest.approx(8)
 
 
 def test_one_process_run_that_everything_waited_in_is_no_change() -> None:
     """Other work began in the last of three: twice the time in all cells, of which yardsticks show nothing."""
     cells = run(5, runs=3, machine=0.0)
     slow = np.array([0.0, 0.0, math.log(2)])
-    after = [Cell(c.unit, c.base, c.new + slow, c.together) for c in cells]
+    after = [Cell(c.unit, c.base, c.new + slow, c.rounds) for c in cells]
     assert not any_change(effects(after, {"peak": 1.0, "bandwidth": 1.01}))
-    always = [Cell(c.unit, c.base, c.new + math.log(2), c.together) for c in cells]
+    always = [Cell(c.unit, c.base, c.new + math.log(2), c.rounds) for c in cells]
     assert any_change(effects(always, {"peak": 1.0, "bandwidth": 1.01}))
 
 
 def test_load_is_no_change_of_everything() -> None:
     """Twice the time in all process runs: found on an idle machine, and not where the load average may explain it."""
-    cells = [Cell(c.unit, c.base, c.new + math.log(2), c.together) for c in run(6, machine=0.0)]
+    cells = [Cell(c.unit, c.base, c.new + math.log(2), c.rounds) for c in run(6, machine=0.0)]
     known = {"peak": 1.0, "bandwidth": 1.01}
     assert effects(cells, known).everything.verdict is Verdict.SLOWER  # type: ignore[union-attr]
     assert not any_change(effects(cells, known, load=math.log(3) / 2))
