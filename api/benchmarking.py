@@ -188,7 +188,7 @@ class BenchmarkReport:
 
     def __str__(self) -> str:
         return "\n".join(
-            [self._verdict(), *_grid(_HEADS, self._rows()), *_grid(_RATIO_HEADS, self._compared()), *self._told()]
+            [self._verdict(), *_grid(_HEADS, self._rows()), *_grid(_RATIO_HEADS, self._compared()), *self._reasons()]
         )
 
     __repr__ = __str__
@@ -209,7 +209,7 @@ class BenchmarkReport:
             for r in self.ratios
         ]  # fmt: skip
 
-    def _told(self) -> list[str]:
+    def _reasons(self) -> list[str]:
         """Reason why there is no time, or none to be relied on."""
         shaky = (f"unstable: {t.name} at {t.workload} in {t.dtype}: {t.unstable}" for t in self.timings if t.unstable)
         return [*(timing.message for timing in self.timings if timing.message), *shaky]
@@ -220,7 +220,7 @@ class BenchmarkReport:
         parts = [f'<div style="font-family: monospace"><b style="color: {color}">{html.escape(self._verdict())}</b>']
         tables = ((_HEADS, self._rows()), (_RATIO_HEADS, self._compared()))
         parts += [tabulate(rows, heads, "html", disable_numparse=True) for heads, rows in tables if rows]
-        parts += [f'<pre style="white-space: pre-wrap">{html.escape(line)}</pre>' for line in self._told()]
+        parts += [f'<pre style="white-space: pre-wrap">{html.escape(line)}</pre>' for line in self._reasons()]
         return "".join([*parts, "</div>"])
 
     def to_dict(self) -> dict[str, Any]:

@@ -197,9 +197,9 @@ def judge(
     try:
         python = (installer or install)(entry, work / "environments")
         required = [Requirement(each).name for each in entry.requires]
-        versions = json.loads(_said([str(python), "-c", _VERSIONS, *required], INSTALLING))
+        versions = json.loads(_output_of([str(python), "-c", _VERSIONS, *required], INSTALLING))
         started = time.monotonic()
-        status, message = _checked(entry, folder, work, words, limit, python)
+        status, message = _run_check(entry, folder, work, words, limit, python)
     except InstallError as error:
         status, message = Status.NOT_INSTALLED, str(error)
     seconds = round(time.monotonic() - started, 1)
@@ -208,7 +208,7 @@ def judge(
     return found
 
 
-def _checked(
+def _run_check(
     entry: Entry, folder: Path, work: Path, words: Sequence[str], limit: float, python: Path
 ) -> tuple[Status, str]:
     """Run ``check`` with another interpreter, in the folder of the adapter."""
@@ -257,12 +257,12 @@ def install(entry: Entry, folder: Path, constraint: Path | None = None) -> Path:
         return python
     uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
     if uv:
-        _said([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(place)], INSTALLING)
+        _output_of([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(place)], INSTALLING)
         pip = [uv, "pip", "install", "--quiet", "--python", str(python)]
     else:
-        _said([sys.executable, "-m", "venv", "--clear", str(place)], INSTALLING)
+        _output_of([sys.executable, "-m", "venv", "--clear", str(place)], INSTALLING)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    _said([*pip, *(["-c", str(constraint)] if constraint else []), *wanted], INSTALLING)
+    _output_of([*pip, *(["-c", str(constraint)] if constraint else []), *wanted], INSTALLING)
     ready.touch()
     return python
 
@@ -273,7 +273,7 @@ def needed() -> list[str]:
     return [str(each) for each in found if each.marker is None or each.marker.evaluate({"extra": ""})]
 
 
-def _said(command: Sequence[str], timeout: float) -> str:
+def _output_of(command: Sequence[str], timeout: float) -> str:
     """The standard output of a command.  Raises InstallError with its last line where it fails."""
     variables = {name: value for name, value in os.environ.items() if name not in _CONSTRAINTS}
     try:
@@ -319,7 +319,9 @@ def _page(
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
     problems = [] if work or output else named.problems(view)
-    return "\n".join(map(str, [*_more(known, place, target.parent if work else place, html), *texts, *problems]))
+    return "\n".join(
+        map(str, [*_write_reports(known, place, target.parent if work else place, html), *texts, *problems])
+    )
 
 
 def _with(path: Path, block: str) -> str:
@@ -327,7 +329,7 @@ def _with(path: Path, block: str) -> str:
     return _ROW.sub(lambda _: block, path.read_text(encoding="utf-8"))
 
 
-def _more(known: dict[str, Entry], place: Path, folder: Path, html: bool) -> list[Path]:
+def _write_reports(known: dict[str, Entry], place: Path, folder: Path, html: bool) -> list[Path]:
     """The badges, and on request the report with every message."""
     from attention_conformance.reports.gallery import stored, view
     from attention_conformance.reports.outputs import written
@@ -349,7 +351,7 @@ def _issue(
                 entry = known[one.entry]
                 python = install(entry, work.absolute() / "environments")
                 required = [Requirement(each).name for each in entry.requires]
-                versions = json.loads(_said([str(python), "-c", _VERSIONS, *required], INSTALLING))
+                versions = json.loads(_output_of([str(python), "-c", _VERSIONS, *required], INSTALLING))
                 named = ", ".join(f"{each} {versions[each]}" for each in required)
             else:
                 python, named = Path(sys.executable), ""

@@ -95,8 +95,8 @@ def run(what: Sequence[str], output: Path, preset: str, quick: bool) -> tuple[st
     if files:
         stages.append(_stage("report", (*files, "-o", str(output))))
     if any(stage.interrupted for stage in stages):
-        return _told(stages), INTERRUPTED
-    return _told(stages), int(any(stage.status for stage in stages))
+        return _stage_lines(stages), INTERRUPTED
+    return _stage_lines(stages), int(any(stage.status for stage in stages))
 
 
 def _stage(name: str, words: Sequence[str]) -> Stage:
@@ -123,7 +123,7 @@ def _processor_seconds() -> float:
     return spent.ru_utime + spent.ru_stime
 
 
-def _told(stages: Sequence[Stage]) -> str:
+def _stage_lines(stages: Sequence[Stage]) -> str:
     """A line for each stage and one for all."""
     lines = [
         f"{stage.name:8} {stage.seconds:7.0f} s, {stage.processor:7.0f} s of processor time"

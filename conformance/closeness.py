@@ -249,7 +249,7 @@ def assert_close(
         Where the inputs do not fit together, or the spec leaves the result open (SDPA-37, GRAD-15).
     """
     __tracebackhide__ = True
-    return _checked(attention(
+    return _raise_unless_close(attention(
         output, q, k, v,
         mask=mask, bias=bias, is_causal=is_causal, causal_offset=causal_offset, window=window,
         kv_lengths=kv_lengths, scale=scale, softcap=softcap, sinks=sinks,
@@ -425,7 +425,7 @@ def assert_layer_close(
         Where the inputs do not fit together.
     """
     __tracebackhide__ = True
-    return _checked(layer(
+    return _raise_unless_close(layer(
         output, x_q, w_q, w_k, w_v, heads=heads,
         x_kv=x_kv, w_o=w_o, b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o, mask=mask, bias=bias, is_causal=is_causal,
         kv_lengths=kv_lengths, scale=scale, sequence_first=sequence_first, weights=weights,
@@ -549,7 +549,7 @@ def assert_varlen_close(
         "is_causal": is_causal or None, "causal_offset": causal_offset, "window": window, "scale": scale,
         "softcap": softcap, "sinks": sinks, "bias": bias,
     }  # fmt: skip
-    return _checked(packed(given_arrays, options, {"output": output, "lse": lse}, profile, rows, seed))
+    return _raise_unless_close(packed(given_arrays, options, {"output": output, "lse": lse}, profile, rows, seed))
 
 
 @_nearest_named
@@ -604,7 +604,7 @@ def assert_paged_close(
         "softcap": softcap, "sinks": sinks, "k_new": k_new, "v_new": v_new, "k_scale": k_scale,
         "v_scale": v_scale,
     }  # fmt: skip
-    return _checked(packed(given_arrays, options, {"output": output, "lse": lse}, profile, rows, seed))
+    return _raise_unless_close(packed(given_arrays, options, {"output": output, "lse": lse}, profile, rows, seed))
 
 
 @_nearest_named
@@ -643,7 +643,7 @@ def assert_merge_close(
         Where the inputs do not fit together, or the spec leaves the result open (MERGE-16).
     """
     __tracebackhide__ = True
-    return _checked(merge(output, outputs, lses, lse, layout, profile))
+    return _raise_unless_close(merge(output, outputs, lses, lse, layout, profile))
 
 
 @_nearest_named
@@ -700,7 +700,9 @@ def assert_latent_close(
         "q": q, "q_rope": q_rope, "latents": latents, "k_rope": k_rope, "w_uk": w_uk, "w_uv": w_uv,
     }  # fmt: skip
     options = {"is_causal": is_causal, "causal_offset": causal_offset, "kv_lengths": kv_lengths, "scale": scale}
-    return _checked(latent(given_arrays, options, {"output": output, "lse": lse}, profile, layout, rows, seed))
+    return _raise_unless_close(
+        latent(given_arrays, options, {"output": output, "lse": lse}, profile, layout, rows, seed)
+    )
 
 
 # From a question to a verdict.
@@ -730,20 +732,20 @@ def _one_thread(decide: Callable[[Question], T]) -> Callable[[Question], T]:
 @_one_thread
 def _share(question: Question) -> float:
     """The largest share; inf for a wrong form."""
-    shares = [_judged(part, question)[0].share for part in question.parts]
+    shares = [_judge_part(part, question)[0].share for part in question.parts]
     return max((float("inf") if s is None else s for s in shares), default=0.0)
 
 
 @_one_thread
-def _checked(question: Question) -> Closeness:
+def _raise_unless_close(question: Question) -> Closeness:
     """The closeness that was found.  Raises NotClose."""
     __tracebackhide__ = True
     start = time.perf_counter()
     shares: dict[str, float] = {}
     for part in question.parts:
-        result, finding, reply = _judged(part, question)
+        result, finding, reply = _judge_part(part, question)
         if finding is not None:
-            result, finding, reply = _judged(part, question, every_profile=True)  # says which profiles it keeps
+            result, finding, reply = _judge_part(part, question, every_profile=True)  # says which profiles it keeps
             assert finding is not None  # which other profiles are kept decides nothing
             raise NotClose(part.case, reply, result, finding, part.note)
         for one in judge.comparisons(reply, part.case, question.dtype, question.profile):
@@ -753,7 +755,7 @@ def _checked(question: Question) -> Closeness:
     return Closeness(share, shares, question.profile.value, question.rows, question.heads, seconds)
 
 
-def _judged(part: Part, question: Question, *, every_profile: bool = False) -> tuple[Result, Finding | None, Reply]:
+def _judge_part(part: Part, question: Question, *, every_profile: bool = False) -> tuple[Result, Finding | None, Reply]:
     """The judge's finding of a part, and the results that it looked at."""
     case, dtype = part.case, question.dtype
     blank = Result(

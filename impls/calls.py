@@ -121,7 +121,7 @@ def describe(implementation: Implementation) -> Description:
     function = opened(implementation)
     if not callable(function):
         raise ImplementationError(f"{implementation.target} is a {type(function).__name__}, not a function")
-    found = {name: _told(value) for name, value in attributes_of(function).items()}
+    found = {name: _plain(value) for name, value in attributes_of(function).items()}
     signature = operator_of(function, implementation.function_of or implementation.operator)
     operator = OPERATORS[GRADIENTS.get(signature.name, signature.name)] if implementation.function_of else signature
     accepted = keywords(function, signature) & set(operator.keywords)
@@ -130,16 +130,16 @@ def describe(implementation: Implementation) -> Description:
     return Description(accepted, found, operator.name, accepts_anything(function))
 
 
-def _told(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """An attribute as plain values, which is all that leaves a worker; by its text what is none."""
     if isinstance(value, Sizes):
         return value.values or str(value)
     if isinstance(value, Mapping):
-        return {str(_told(key)): _told(each) for key, each in value.items()}
+        return {str(_plain(key)): _plain(each) for key, each in value.items()}
     if isinstance(value, (Sequence, Set)) and not isinstance(value, (str, bytes)):
-        return tuple(_told(each) for each in value)
+        return tuple(_plain(each) for each in value)
     if isinstance(value, Enum):
-        return _told(value.value)
+        return _plain(value.value)
     return value if isinstance(value, (str, bool, int, float, type(None))) else repr(value)
 
 
@@ -269,7 +269,7 @@ def _replied(
             if warned is not None:
                 warnings.filterwarnings("always", message=WARNING)
                 warnings.showwarning = lambda message, *_, **__: warned(message)
-            return _called(implementation, request, other, around)
+            return _call_prepared(implementation, request, other, around)
     except (Crashed, TimedOut):  # of a program or a rank that was run here: an outcome of its own
         raise
     except NotImplementedError as error:
@@ -280,7 +280,7 @@ def _replied(
         return Reply("raised", text=text(error), trace=trace)
 
 
-def _called(implementation: Implementation, request: Request, other: Function | None, around: Around) -> Reply:
+def _call_prepared(implementation: Implementation, request: Request, other: Function | None, around: Around) -> Reply:
     arrays = backend(implementation.framework)
     function = other or opened(implementation)
     given, native, specification = arguments(implementation, request)

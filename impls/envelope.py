@@ -284,11 +284,11 @@ class Envelope:
         str
             One text each.
         """
-        yield from _outside(
+        yield from _sizes_outside(
             ("B", b, self.batch_sizes), ("Hq", hq, self.head_counts), ("Hkv", hkv, self.key_head_counts)
         )
         if hkv:
-            yield from _outside(("Hq / Hkv", hq // hkv, self.group_sizes))
+            yield from _sizes_outside(("Hq / Hkv", hq // hkv, self.group_sizes))
 
     def lengths_outside(self, sq: int, sk: int) -> Iterator[str]:
         """Reasons why two lengths are outside.
@@ -305,7 +305,7 @@ class Envelope:
         str
             One text each.
         """
-        yield from _outside(("Sq", sq, self.query_lengths), ("Sk", sk, self.key_lengths))
+        yield from _sizes_outside(("Sq", sq, self.query_lengths), ("Sk", sk, self.key_lengths))
         if not RELATIONS[self.length_relation](sq, sk):
             yield f"Sq = {sq} with Sk = {sk}, where {self.length_relation.replace('<=', '≤')}"
 
@@ -324,7 +324,7 @@ class Envelope:
         str
             One text each.
         """
-        yield from _outside(("D", d, self.head_widths), ("Dv", dv, self.value_widths))
+        yield from _sizes_outside(("D", d, self.head_widths), ("Dv", dv, self.value_widths))
         if self.equal_widths and d != dv:
             yield f"Dv = {dv} with D = {d}, where Dv = D"
 
@@ -403,7 +403,7 @@ _OF_SIZES = tuple(each.name for each in fields(Envelope) if each.type == "Sizes"
 ATTRIBUTES = (*_OF_SIZES, "lengths", "length_relation", "equal_widths", "not_together")
 
 
-def _outside(*axes: tuple[str, int, Sizes]) -> Iterator[str]:
+def _sizes_outside(*axes: tuple[str, int, Sizes]) -> Iterator[str]:
     for name, n, sizes in axes:
         if n not in sizes:
             yield f"{name} = {n}, where {name} {sizes}"

@@ -233,7 +233,7 @@ def probe(implementation: Implementation, device: str, declared_dtypes: bool = F
     form = _FORMS[implementation.operator]
     asking = _Asking(implementation, device, form)
     if not implementation.envelope.free:
-        return _checked(implementation, asking, form, declared_dtypes)
+        return _checked_envelope(implementation, asking, form, declared_dtypes)
     taken = tuple(d for d in implementation.dtypes if asking.takes(Sample(), d))
     if taken:
         envelope = Envelope(source="probed").with_refusals(asking.refused())
@@ -271,7 +271,7 @@ def _first(form: _Form) -> Iterator[Sample]:
 # What is declared.
 
 
-def _checked(implementation: Implementation, asking: _Asking, form: _Form, declared_dtypes: bool) -> Probed:
+def _checked_envelope(implementation: Implementation, asking: _Asking, form: _Form, declared_dtypes: bool) -> Probed:
     """A declared envelope with the dtypes in which it is taken, and with where it and the calls differ."""
     envelope = implementation.envelope
     bases = list(dict.fromkeys(_bases(envelope, form)))

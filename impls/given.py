@@ -142,7 +142,7 @@ def framework_of(function: Function) -> str:
     code_of = plain if hasattr(plain, "__code__") else vars(type(inner)).get("__call__")
     annotations = " ".join(map(str, getattr(code_of, "__annotations__", {}).values()))
     said = {_FRAMEWORKS[name] for name in ("torch", "jax") if name in annotations.lower()}
-    named = said or _named(code_of, set())
+    named = said or _named_frameworks(code_of, set())
     if len(named) > 1:
         named = named - {Framework.NUMPY}
     if len(named) > 1:
@@ -151,7 +151,7 @@ def framework_of(function: Function) -> str:
     return str(next(iter(named), Framework.NUMPY))
 
 
-def _named(function: Any, seen: set[int]) -> set[Framework]:
+def _named_frameworks(function: Any, seen: set[int]) -> set[Framework]:
     """The frameworks of the modules that a function and the plain functions that it calls name."""
     code = getattr(function, "__code__", None)
     if code is None or id(code) in seen:
@@ -173,14 +173,14 @@ def _named(function: Any, seen: set[int]) -> set[Framework]:
         if framework is not None:
             found.add(framework)
         elif isinstance(value, types.FunctionType):
-            found |= _named(value, seen)
+            found |= _named_frameworks(value, seen)
     return found
 
 
 def _pickled(function: Function) -> bytes:
     """The function and where its modules are found.  Raises ImplementationError if it cannot be sent to a process."""
     module = sys.modules.get(getattr(function, "__module__", None) or "")
-    by_value = module is not None and module.__name__ != "__main__" and not _found(module)
+    by_value = module is not None and module.__name__ != "__main__" and not _found_elsewhere(module)
     try:
         if by_value:
             cloudpickle.register_pickle_by_value(module)
@@ -197,7 +197,7 @@ def _pickled(function: Function) -> bytes:
     return pickle.dumps((sys.path, data))
 
 
-def _found(module: types.ModuleType) -> bool:
+def _found_elsewhere(module: types.ModuleType) -> bool:
     """Whether another process finds the same module by its name: ``find_spec`` tells of what this one has loaded."""
     file, origin, name, place = getattr(module, "__file__", None), None, "", None
     for part in module.__name__.split("."):

@@ -110,7 +110,7 @@ def opened(implementation: Implementation) -> Any:
 
         return ranks.function(implementation)
     if implementation.source:
-        return _made(implementation.target, implementation.source)
+        return _made_of_source(implementation.target, implementation.source)
     if implementation.deferred:
         return _deferred(implementation.target, implementation.folder)
     if implementation.folder:
@@ -133,7 +133,7 @@ def _deferred(target: str, folder: str) -> Deferred:
 
 
 @functools.cache
-def _made(target: str, source: str) -> Any:
+def _made_of_source(target: str, source: str) -> Any:
     return load(target)(source)
 
 

@@ -93,7 +93,7 @@ def _returned(implementation: Implementation, request: Request, renamed: Mapping
             time.sleep(SETTLES)
             backend(implementation.framework).synchronize(request.device)
             again = [_value(implementation, *each) for each in named]
-            return Returned(tuple(_settled(*pair) for pair in zip(first, again, strict=True)), names)
+            return Returned(tuple(_changed_value(*pair) for pair in zip(first, again, strict=True)), names)
     except Exception as error:
         return Returned(raised=f"{type(error).__name__}: {error}")
 
@@ -128,7 +128,7 @@ def _device(value: Any) -> str:
     return str(getattr(getattr(value, "device", None), "type", ""))
 
 
-def _settled(first: Value, later: Value) -> Value:
+def _changed_value(first: Value, later: Value) -> Value:
     if first.array is None or later.array is None or same_bits(first.array, later.array):
         return first
     return Value(first.type, first.framework, first.device, later.array, first.awaited, changed=True)

@@ -189,7 +189,7 @@ def _results(distribution: Distribution, call: Call) -> list[tuple[str, int | No
     return found
 
 
-def _given(call: Call, **given: str) -> list[str]:
+def _further_arguments(call: Call, **given: str) -> list[str]:
     """The statements for what the function has beside the keywords of its operator, if it has the parameter."""
     lengths = (call.shape("q")[-2], call.shape("k")[-2])
     listed = ", ".join(f'"{name}": {value}' for name, value in {**given, "lengths": repr(lengths)}.items())
@@ -206,7 +206,7 @@ def _torch(
     lines += taken
     swapped = [name for name, shape in call.shapes if _swapped(distribution, name, len(shape))]
     lines += [f"    {name} = {name}.transpose(1, 2)" for name in swapped]
-    lines += _given(call, group="dist.group.WORLD")
+    lines += _further_arguments(call, group="dist.group.WORLD")
     parameters = f"inspect.signature({inner.function}).parameters"
     lines.append(f"    given = {{name: value for name, value in given.items() if name in {parameters}}}")
     results = _results(distribution, call)
@@ -227,7 +227,7 @@ def _jax(
     lines = [f"def over_ranks({', '.join(names)}):", *taken]
     swapped = [name for name, shape in call.shapes if _swapped(distribution, name, len(shape))]
     lines += [f"    {name} = {name}.swapaxes(1, 2)" for name in swapped]
-    lines += _given(call, mesh="mesh", axis='"ranks"')
+    lines += _further_arguments(call, mesh="mesh", axis='"ranks"')
     parameters = f"inspect.signature({inner.function}).parameters"
     lines.append(f"    given = {{name: value for name, value in given.items() if name in {parameters}}}")
 

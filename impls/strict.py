@@ -206,7 +206,7 @@ def convert(value: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(value, kind, strict=True)
     except msgspec.ValidationError as error:
-        raise WrongType(_said(str(error), value)) from None
+        raise WrongType(_error_sentence(str(error), value)) from None
     except RecursionError:
         raise WrongType("it is nested too deeply") from None
 
@@ -221,7 +221,7 @@ _TYPES |= {"array": "a list", "object": "an object"}
 _TYPE = re.compile(r"\b(?:" + "|".join(_TYPES) + r")\b")
 
 
-def _said(message: str, value: Any) -> str:
+def _error_sentence(message: str, value: Any) -> str:
     found = _MESSAGE.fullmatch(message)
     assert found is not None
     what, path = found["what"], found["path"] or ""

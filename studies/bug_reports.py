@@ -85,12 +85,12 @@ def _softmax(s: Array) -> Array:
         return np.where(total == 0, 0, powers / total).astype(s.dtype)
 
 
-def _ahead(q: Array, k: Array, offset: int = 0) -> Array:
+def _not_after(q: Array, k: Array, offset: int = 0) -> Array:
     """True where a key is at most at the row's place."""
     return np.arange(k.shape[2]) <= np.arange(q.shape[2])[:, None] + offset
 
 
-def _within(kv_lengths: Any, k: Array) -> Any:
+def _below_lengths(kv_lengths: Any, k: Array) -> Any:
     return True if kv_lengths is None else np.arange(k.shape[2]) < np.reshape(kv_lengths, (-1, 1, 1, 1))
 
 
@@ -215,9 +215,9 @@ def causal_without_past(
 ) -> Any:
     """tril(0) of (S, P + S)."""
     if past_key is None:
-        return _attend(q, k, v, _ahead(q, k) if is_causal else True)
+        return _attend(q, k, v, _not_after(q, k) if is_causal else True)
     k, v = np.concatenate([past_key, k], 2), np.concatenate([past_value, v], 2)
-    return _attend(q, k, v, _ahead(q, k) if is_causal else True), k, v
+    return _attend(q, k, v, _not_after(q, k) if is_causal else True), k, v
 
 
 def capped_padding(q: Array, k: Array, v: Array, *, softcap: Any = None) -> Array:
@@ -248,7 +248,7 @@ def always_float32(q: Array, k: Array, v: Array) -> Array:
 
 def lengths_ignored(q: Array, k: Array, v: Array, *, is_causal: bool = False, kv_lengths: Any = None) -> Array:
     """Unless lengths of queries are given too."""
-    return _attend(q, k, v, _ahead(q, k) if is_causal else True)
+    return _attend(q, k, v, _not_after(q, k) if is_causal else True)
 
 
 def masked_before_scale(q: Array, k: Array, v: Array, *, mask: Any = None, scale: float | None = None) -> Array:
@@ -264,7 +264,7 @@ def masked_before_scale(q: Array, k: Array, v: Array, *, mask: Any = None, scale
 
 def causal_off_for_one(q: Array, k: Array, v: Array, *, is_causal: bool = False) -> Array:
     """A single query sees every key."""
-    return _attend(q, k, v, _ahead(q, k) if is_causal and q.shape[2] != 1 else True)
+    return _attend(q, k, v, _not_after(q, k) if is_causal and q.shape[2] != 1 else True)
 
 
 def mask_of_other_sample(q: Array, k: Array, v: Array, *, mask: Any = None) -> Array:
@@ -321,7 +321,7 @@ def counted(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, int]:
 
 def table(found: Mapping[str, Any]) -> str:
     """A row for each function, and the figures of both runs."""
-    said = {run: {row["function"]: _said(row) for row in found[run]} for run in ("first", "functions")}
+    said = {run: {row["function"]: _diagnosis_text(row) for row in found[run]} for run in ("first", "functions")}
     rows = [
         (
             f"`{r.function}`",
@@ -343,7 +343,7 @@ def table(found: Mapping[str, Any]) -> str:
     return "\n\n".join([markdown(heads, rows, left=range(4)), of, sentence(found)])
 
 
-def _said(row: Mapping[str, Any]) -> str:
+def _diagnosis_text(row: Mapping[str, Any]) -> str:
     if not row["failed"]:
         return "no small case shows it"
     return "; ".join([*row["named"], *(f"wrong: {title}" for title in row["wrong"])]) or "nothing"

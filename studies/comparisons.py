@@ -506,7 +506,7 @@ def table(found: Measured) -> str:
     return "\n\n".join([first, second, third, across, sentence(found, "aims are those of an idle machine")])
 
 
-def _found(shares: Sequence[tuple[str, float]]) -> str:
+def _shares_text(shares: Sequence[tuple[str, float]]) -> str:
     return ", ".join(f"{name} {share:.0%}" for name, share in shares)
 
 

@@ -182,7 +182,7 @@ def counts(kernel: Kernel, results: Sequence[Sequence[Any]]) -> Counts:
 def verdicts(found: Measured) -> str:
     """A row for each kernel."""
     rows = []
-    for kernel, one in _of(found):
+    for kernel, one in _measured_kernels(found):
         of = counts(kernel, one["results"])
         records = sum(each.speaks_of(kernel.implementation) for each in ledger().deviations)
         seconds = "" if one["seconds"] is None else f"{one['seconds']:.0f}"
@@ -213,7 +213,7 @@ def verdicts(found: Measured) -> str:
 def matrix(found: Measured) -> str:
     """Kernel by clause group: how many of the judged cases are wrong."""
     cells: dict[str, dict[str, Counter[bool]]] = {}
-    for kernel, one in _of(found):
+    for kernel, one in _measured_kernels(found):
         row = cells.setdefault(kernel.name, {})
         for _, outcome, clauses, _, _ in one["results"]:
             if outcome in EXECUTED:
@@ -233,7 +233,7 @@ def _cell(of: Counter[bool] | None) -> str:
 def defects(found: Measured) -> str:
     """Records of the ledger on each kernel, and how many cases show them."""
     lines = []
-    for kernel, one in _of(found):
+    for kernel, one in _measured_kernels(found):
         mine = [each for each in ledger().deviations if each.speaks_of(kernel.implementation)]
         wrong = [(case, outcome) for case, outcome, *_ in one["results"] if outcome in WRONG]
         spoken = [_defect(each, sum(any(fnmatch(c, p) for p in each.cases) for c, _ in wrong)) for each in mine]
@@ -252,7 +252,7 @@ def _defect(record: Deviation, number: int) -> str:
     return f"  - {record.clause}, {number} case{'s' * (number != 1)}: {record.instead} (`{record.id}`, {upstream})"
 
 
-def _of(found: Measured) -> list[tuple[Kernel, Mapping[str, Any]]]:
+def _measured_kernels(found: Measured) -> list[tuple[Kernel, Mapping[str, Any]]]:
     return [(each, found["kernels"][each.name]) for each in KERNELS if each.name in found["kernels"]]
 
 

@@ -66,7 +66,7 @@ def examined(function: Callable[..., Any]) -> Found:
         if case.operator != operator or case.size[0] > LARGEST or case.invalid or case.keywords - given:
             continue
         for dtype in (d for d in case.dtypes if d in DTYPES):
-            _judged(plugged, function, case, dtype, failed, passed)
+            _judge_into(plugged, function, case, dtype, failed, passed)
     start = time.process_time()
     explanations = tuple(diagnose(failed, passed, pairs=False))
     explained = frozenset[Failed]().union(*(e.fits for e in explanations))
@@ -74,7 +74,7 @@ def examined(function: Callable[..., Any]) -> Found:
     return Found(len(failed), len(passed), explanations, left, time.process_time() - start)
 
 
-def _judged(
+def _judge_into(
     plugged: Implementation,
     function: Callable[..., Any],
     case: AnyCase,

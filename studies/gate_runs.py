@@ -56,11 +56,11 @@ def gate_version(folder: Path = Path(gate.__path__[0])) -> str:
     """A digest of the gate's sources, of what they do: without comments, docstrings and annotations."""
     digest = hashlib.sha256()
     for file in sorted(folder.glob("*.py")):
-        digest.update(file.name.encode() + _done(ast.parse(file.read_bytes())).encode())
+        digest.update(file.name.encode() + _tree_text(ast.parse(file.read_bytes())).encode())
     return digest.hexdigest()[:12]
 
 
-def _done(tree: ast.Module) -> str:
+def _tree_text(tree: ast.Module) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.AnnAssign):
             node.annotation = ast.Constant(None)

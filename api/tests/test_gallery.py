@@ -182,7 +182,7 @@ def test_a_failed_install_is_a_row(tmp_path: Path) -> None:
     one, other = entry(tmp_path), entry(tmp_path, name="other")
 
     def fails(_: Entry, __: Path) -> Path:
-        gallery._said([sys.executable, "-c", "import sys; sys.exit('a line\\nERROR: no match for numpy')"], 60)
+        gallery._output_of([sys.executable, "-c", "import sys; sys.exit('a line\\nERROR: no match for numpy')"], 60)
         return Path()
 
     found = gallery.judge(one, tmp_path, tmp_path, installer=fails)

@@ -186,7 +186,7 @@ class Gate:
             self._because("library", f"the task asks for own work, and it calls {', '.join(self.library)}")
         return borrowed
 
-    def _counted(self) -> bool:
+    def _counts_library_calls(self) -> bool:
         """Whether the next call is looked at for calls of libraries: where own work is asked for each is."""
         return self.task.own_work or bool(self._drawn.random() < 1 / COUNTED)
 
@@ -224,7 +224,9 @@ class Gate:
         asked = request(one, dtype, self.task.device)
         self.asked += 1
         try:
-            reply: Reply = self._call("ask", asked, in_place and one.memory == "contiguous", self._counted())
+            reply: Reply = self._call(
+                "ask", asked, in_place and one.memory == "contiguous", self._counts_library_calls()
+            )
         except _Over:
             raise
         except TimedOut as error:
@@ -239,7 +241,7 @@ class Gate:
             return None
         before = len(self.reasons)
         self._noticed(reply.side_effects, one)
-        result = self._judged(replace(reply, side_effects=()), one, blank_of(target, one))
+        result = self._judge(replace(reply, side_effects=()), one, blank_of(target, one))
         if result.outcome is Outcome.UNSUPPORTED:
             self._because("refuses", f"it refuses what the task requires: {result.reason}", one)
         elif result.outcome is Outcome.FAILED:
@@ -264,14 +266,14 @@ class Gate:
 
         def again() -> Reply | None:
             try:
-                reply: Reply = self._call("ask", asked, False, self._counted())
+                reply: Reply = self._call("ask", asked, False, self._counts_library_calls())
             except Exception:  # the budget, or the process: nothing more is known
                 return None
             self._noticed(reply.side_effects, one)
             return replace(reply, side_effects=())
 
         def right(reply: Reply) -> float:
-            result = self._judged(reply, one, blank_of(target, one))
+            result = self._judge(reply, one, blank_of(target, one))
             if result.outcome is not Outcome.PASSED:
                 raise Invalid(result.broken or "", result.reason)
             return 0.0
@@ -279,7 +281,7 @@ class Gate:
         cause = cause_of_first_call(self.candidate.framework, self.task.device, self.asked == 1)
         return repeated(error, again, right, cause)
 
-    def _judged(self, reply: Reply, one: Case, blank: Result) -> Result:
+    def _judge(self, reply: Reply, one: Case, blank: Result) -> Result:
         """The judge's result: of all of it, or of a large one by rows, which is forgotten then."""
         if not rows.large(one.shape):
             return judge(reply, one, blank, every_profile=False)

@@ -82,7 +82,7 @@ def problems(
         options = tuple(n for n, o in kernels.OPTION_SETS.items() if set(o.makers) <= set(required))
         edges = list(kernels.within(seed % 2**31, dtype=(dtype,), option=options, lse=(False,)))
         chosen: Iterable[int] = rng.choice(len(edges), min(EDGES, len(edges)), replace=False) if edges else ()
-        found += [_named(edges[i], f"@{seed:x}") for i in chosen]
+        found += [_with_suffix(edges[i], f"@{seed:x}") for i in chosen]
     found = [one for one in found if all(one.options.get(n) == value for n, value in always.items())]
     order = rng.permutation(len(found))
     return [found[i] for i in order]
@@ -106,7 +106,7 @@ def _case(name: str, seed: int, shape: Shape, data: Data, dtype: str, clauses: s
     )  # fmt: skip
 
 
-def _named(one: Case, text: str) -> Case:
+def _with_suffix(one: Case, text: str) -> Case:
     return replace(one, name=one.name + text, store=CaseStore(KEPT))
 
 
@@ -155,11 +155,11 @@ def _suite(required: Collection[str], shapes: Sequence[Shape], dtype: str, seed:
     able = (c for c in all_cases().values() if c.keywords <= set(required) and not c.after and not c.invalid)
     known = [c for c in able if dtype in c.dtypes and _finite(c, dtype)]
     if not shapes:
-        yield from (_named(c, f"@{seed:x}") for c in known)
+        yield from (_with_suffix(c, f"@{seed:x}") for c in known)
     for shape in shapes:
         if shape.b * shape.hq * shape.sq * shape.sk <= MOST_SCORES // 8:
             fitted = (fit(c, envelope_of(shape)) for c in known)
-            yield from (_named(c, f"@{seed:x}") for c in fitted if not c.unfit)
+            yield from (_with_suffix(c, f"@{seed:x}") for c in fitted if not c.unfit)
 
 
 def _finite(one: Case, dtype: str) -> bool:

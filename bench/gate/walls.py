@@ -139,7 +139,7 @@ def watch(by: Callers, own: str, problem: str = "") -> None:
             notice("network", f"it asks for the network ({event})")
             raise PermissionError("there is no network in the gate's worker")
         elif event == "open":
-            _opened(arguments[0], _writes(*arguments[1:3]), frame)
+            _file_opened(arguments[0], _writes(*arguments[1:3]), frame)
         elif event in _LISTED:
             _of_a_process(_real("." if arguments[0] is None else arguments[0]), frame)
         elif event in _PROGRAMS:
@@ -164,7 +164,7 @@ def watch(by: Callers, own: str, problem: str = "") -> None:
             notice("looks", f"it opens {kept} of a process")
             raise PermissionError("that is not to be read")
 
-    def _opened(path: Any, writes: bool, frame: FrameType) -> None:
+    def _file_opened(path: Any, writes: bool, frame: FrameType) -> None:
         if not isinstance(path, (str, bytes)):
             return
         name, real = os.fsdecode(path), _real(path)

@@ -51,7 +51,7 @@ class Rounds:
 
     def run(self, cells: Sequence[Cell]) -> None:
         """Open the cells, and make rounds until each has ended."""
-        early = self._opened(cells)
+        early = self._open_all(cells)
         for cell in cells:
             self._attempt(cell, lambda cell: self._open(cell, early.get(cell)))
         while self._live:
@@ -79,7 +79,7 @@ class Rounds:
             return replace(earlier, kind=INVALID, clause=error.clause, reason=error.text)
         return Outcome(KNOWN_DEVIATION, record.clause, f"{record.instead} [{record.id}]")
 
-    def _opened(self, cells: Sequence[Cell]) -> dict[Cell, Live | Exception]:
+    def _open_all(self, cells: Sequence[Cell]) -> dict[Cell, Live | Exception]:
         """Cells opened, those of different processes at the same time: live or an exception; of some cells nothing."""
         found: dict[Cell, Live | Exception] = {}
 

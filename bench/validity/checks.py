@@ -215,11 +215,11 @@ def check(call: Call, results: Arrays, seed: int, expecting: Expect = expect) ->
     for one in compared:
         if not one.ok:
             text = _wrong(one, call.profile)
-            raise Invalid(_clause(clauses, one.name), text, Failure.VALUE, _outside(wanted, compared, results))
+            raise Invalid(_clause(clauses, one.name), text, Failure.VALUE, _wrong_elements(wanted, compared, results))
     return max(one.share for one in compared)
 
 
-def _outside(parts: Sequence[Part], compared: Sequence[Comparison], results: Arrays) -> dict[str, np.ndarray]:
+def _wrong_elements(parts: Sequence[Part], compared: Sequence[Comparison], results: Arrays) -> dict[str, np.ndarray]:
     """Checked elements that are wrong, by result and in its shape; results without any are left out."""
     found: dict[str, np.ndarray] = {}
     for part, one in zip(parts, compared, strict=True):
@@ -381,7 +381,7 @@ class References:
         with self._lock:
             if self._workload != (workload, target.dtype):
                 self._inputs, self._workload = CaseStore(), (workload, target.dtype)
-            inputs = self._made(workload, target.dtype, number)
+            inputs = self._make(workload, target.dtype, number)
         return Call(workload, *inputs, target.dtype, target.implementation.profile(target.dtype), number)
 
     def expect(self, call: Call, seed: int) -> tuple[Part, ...]:
@@ -391,11 +391,11 @@ class References:
             parts: tuple[Part, ...] = self._expected.get(key, lambda: expect(call, seed))
         return parts
 
-    def _made(self, workload: Workload, dtype: str, number: int) -> Inputs:
+    def _make(self, workload: Workload, dtype: str, number: int) -> Inputs:
         def make() -> Inputs:
             if number == FIRST:
                 return arguments.make(workload, dtype, 0)
-            return arguments.fresh(workload, *self._made(workload, dtype, FIRST), number)
+            return arguments.fresh(workload, *self._make(workload, dtype, FIRST), number)
 
         inputs: Inputs = self._inputs.get(number, make)
         return inputs

@@ -79,10 +79,10 @@ def bound_under(expected: LatentExpected, options: Options, r: Rounding) -> Late
     one, two, c = expected.expanded, expected.absorbed, expected.latents[:, None]
     if options.scale is None:  # that of the absorbed form is not of its own width
         options = Options(scale=1 / np.sqrt(one.q.shape[3]))
-    keys = _beside(product_error(c, expected.w_uk, None, r), one.k)
+    keys = _with_exact_columns(product_error(c, expected.w_uk, None, r), one.k)
     values = product_error(c, expected.w_uv, None, r)
     expanded = bounds.bound_under(one, options, r, OperandErrors(np.zeros_like(one.q), keys, values))
-    queries = _beside(product_error(expected.q, expected.w_uk.swapaxes(1, 2), None, r), two.q)
+    queries = _with_exact_columns(product_error(expected.q, expected.w_uk.swapaxes(1, 2), None, r), two.q)
     absorbed = bounds.bound_under(two, options, r, OperandErrors(queries, np.zeros_like(two.k), np.zeros_like(two.v)))
     output = product_error(two.output, expected.w_uv, absorbed.output, r)
     return LatentBound(np.fmax(expanded.output, output), np.fmax(expanded.lse, absorbed.lse))
@@ -112,7 +112,7 @@ def product_error(x: Array, w: Array, arriving: Array | None, r: Rounding) -> Ar
     return np.asarray(error + r.store * (np.abs(x @ w) + error) + r.underflow)
 
 
-def _beside(error: Array, whole: Array) -> Array:
+def _with_exact_columns(error: Array, whole: Array) -> Array:
     """The error of the first columns of an array, whose others are exact."""
     columns = whole.shape[3] - error.shape[3]
     return np.pad(error, ((0, 0), (0, 0), (0, 0), (0, columns)))

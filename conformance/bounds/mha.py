@@ -138,7 +138,7 @@ def bound_under(expected: LayerExpected | SublayerExpected, options: Options, r:
         return LayerBound(expected.form.output(output), weights)
     arriving = norm_error(expected.norm, None, r) if expected.pre_norm else None
     added, weights = _layer(expected.layer, options, r, arriving)
-    error = _stored(expected.residual, added, r)
+    error = _stored_error(expected.residual, added, r)
     if not expected.pre_norm:
         error = norm_error(expected.norm, error, r)
     return LayerBound(expected.layer.form.output(error), weights)
@@ -186,7 +186,7 @@ def projection_error(projection: Projection, arriving: Array | None, r: Rounding
     error = carried + (growth(terms, r) + 2 * r.operand) * size
     if projection.b is not None and r.score:
         error += r.score * (np.abs(projection.product) + error) + r.underflow
-    return _stored(projection.result, error, r)
+    return _stored_error(projection.result, error, r)
 
 
 def norm_error(norm: Norm, arriving: Array | None, r: Rounding) -> Array:
@@ -226,7 +226,7 @@ def norm_error(norm: Norm, arriving: Array | None, r: Rounding) -> Array:
     gamma, result = np.abs(norm.gamma), np.abs(norm.result)
     error = gamma * dy + (w + r.score) * gamma * (y + dy) + (r.underflow if r.score else r.flushed)
     error += w * (result + error)
-    return _stored(norm.result, error, r)
+    return _stored_error(norm.result, error, r)
 
 
 def _averaged(expected: LayerExpected, per_head: Array, r: Rounding) -> Array:
@@ -235,10 +235,10 @@ def _averaged(expected: LayerExpected, per_head: Array, r: Rounding) -> Array:
     mean = expected.heads.weights.mean(axis=1)
     error = per_head.mean(axis=1)
     error += (heads + 1) * r.accumulator * (mean + error)
-    return np.where(expected.heads.allowed.any(axis=1), _stored(mean, error, r), 0.0)
+    return np.where(expected.heads.allowed.any(axis=1), _stored_error(mean, error, r), 0.0)
 
 
-def _stored(value: Array, error: Array, r: Rounding) -> Array:
+def _stored_error(value: Array, error: Array, r: Rounding) -> Array:
     """The error of a result once it is stored, of which ``error`` is that before."""
     return error + r.store * (np.abs(value) + error) + r.underflow
 

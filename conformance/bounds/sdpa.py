@@ -324,7 +324,7 @@ def bound_under(expected: Expected, options: Options, r: Rounding, operands: Ope
     low, high = np.sum(lowered, axis=3, keepdims=True), np.sum(raised, axis=3, keepdims=True)
     low, high = np.where(keys > 0, low, 1.0), np.where(keys > 0, high, 1.0)
     off = None if operands is None else np.where(np.isfinite(operands.v), operands.v, 0.0)
-    moved, magnitude = _moved(expected, epsilon, raised, low, off)
+    moved, magnitude = _perturbed(expected, epsilon, raised, low, off)
 
     values = growth(keys, r) + 3 * r.accumulator
     # Powers that underflow where they are stored, against their sum, which is at least 1: the largest is exp(0).
@@ -422,7 +422,7 @@ def score_error(expected: Expected, options: Options, r: Rounding, operands: Ope
     return np.where(expected.allowed, error, 0.0)
 
 
-def _moved(
+def _perturbed(
     expected: Expected, epsilon: np.ndarray, raised: np.ndarray, low: np.ndarray, off: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Bounds on |δo| of steps 2 and 5, and on Σ p̂|v| under the perturbed weights; both (B, Hq, Sq, Dv).

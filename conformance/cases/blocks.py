@@ -39,7 +39,7 @@ Change = Callable[[np.ndarray], None]
 def cases() -> Iterator[Case]:
     """Every case of this group."""
     yield from _blocks()
-    yield from _inside()
+    yield from _inside_calls()
     yield from _empty()
     yield from _trees()
     yield from _tree_options()
@@ -89,7 +89,7 @@ def _blocks() -> Iterator[Case]:
     yield case("block-weights", "BLOCK-1 SDPA-18", "Weights are 0 in a block that is False.", BLOCKS, return_weights=True, stays="a block mask with weights", **table((16, 16)))
 
 
-def _inside() -> Iterator[Case]:
+def _inside_calls() -> Iterator[Case]:
     small: dict[str, Any] = table((4, 4))
     shape = replace(SMALL, sq=9, sk=9)
     yield case("block-mask", "BLOCK-3", "A mask inside of the blocks.", BLOCKS, mask=random_mask(0.5), **table((16, 16)))
@@ -120,10 +120,10 @@ def _trees() -> Iterator[Case]:
     yield case("tree", "TREE-1", "Two children for each node, behind a prefix of five keys.", TREE, tree_parents=_binary, dtypes=ALL_DTYPES, **behind)
     yield case("tree-chain", "TREE-2 TREE-1", "A chain is causal.", TREE, tree_parents=_chain, stays="the tree that is causal", **behind)
     yield case("tree-star", "TREE-2 TREE-1", "Draft tokens that follow none: each sees the prefix and itself.", TREE, tree_parents=_star, stays="roots alone", **behind)
-    yield case("tree-drawn", "TREE-1 TREE-2", "A drawn tree for each batch.", replace(TREE, sq=9, sk=14), tree_parents=_drawn, **behind, needs="B > 1")
-    yield case("tree-tiles", "TREE-1", "Seventeen nodes behind 48 keys.", TILES, tree_parents=_drawn, dtypes=("float32", *HALVES), stays="a tree over several tiles, in half precision", **behind)
+    yield case("tree-drawn", "TREE-1 TREE-2", "A drawn tree for each batch.", replace(TREE, sq=9, sk=14), tree_parents=_random_parents, **behind, needs="B > 1")
+    yield case("tree-tiles", "TREE-1", "Seventeen nodes behind 48 keys.", TILES, tree_parents=_random_parents, dtypes=("float32", *HALVES), stays="a tree over several tiles, in half precision", **behind)
     yield case("tree-deep", "TREE-2", "Forty nodes in three branches.", replace(TREE, sq=40, sk=45), tree_parents=_three_branches, **behind)
-    yield case("tree-deep-drawn", "TREE-2", "A drawn tree of forty nodes.", replace(TREE, sq=40, sk=45), tree_parents=_drawn, **behind)
+    yield case("tree-deep-drawn", "TREE-2", "A drawn tree of forty nodes.", replace(TREE, sq=40, sk=45), tree_parents=_random_parents, **behind)
     yield case("tree-no-prefix", "TREE-1", "No prefix: the offset is 0.", replace(TREE, sq=7, sk=7), tree_parents=_binary, data=numbered)
     yield case("tree-one-query", "TREE-1", "A tree of one node.", replace(TREE, sq=1), tree_parents=_star, **behind)
     yield case("tree-behind", "TREE-1", "Keys behind the tree, as in a cache of fixed size, take no part.", TREE, tree_parents=_binary, causal_offset=_half_way, data=numbered, needs="Sk > Sq")
@@ -132,7 +132,7 @@ def _trees() -> Iterator[Case]:
     yield case("tree-grouped", "TREE-1 SDPA-17", "One tree for all heads, which are grouped.", replace(GROUPED, sq=6, sk=11), tree_parents=_binary, stays="a tree with grouped heads", **behind)
     yield case("tree-lse", "TREE-1 SDPA-19", "lse over the nodes seen.", TREE, tree_parents=_binary, return_lse=True, stays="lse of a tree", **behind)
     yield case("tree-past", "TREE-1 DEC-2", "Behind a past the tree begins at the new keys.", TREE, past=5, tree_parents=_binary, data=numbered, stays="one tree for all batches behind a past")
-    yield case("tree-past-drawn", "TREE-1 DEC-2", "A drawn tree for each batch behind a past.", replace(TREE, sq=8, sk=12), past=4, tree_parents=_drawn, data=numbered)
+    yield case("tree-past-drawn", "TREE-1 DEC-2", "A drawn tree for each batch behind a past.", replace(TREE, sq=8, sk=12), past=4, tree_parents=_random_parents, data=numbered)
 
 
 def _tree_options() -> Iterator[Case]:
@@ -140,7 +140,7 @@ def _tree_options() -> Iterator[Case]:
     yield case("tree-mask", "TREE-3", "A mask hides some of the prefix and of the nodes.", TREE, mask=random_mask(0.5), **behind)
     yield case("tree-bias", "TREE-3 SDPA-6", "A bias on prefix and nodes.", TREE, bias=random_bias(2.0), stays="a tree and a bias", **behind)
     yield case("tree-causal", "TREE-3 SDPA-9", "Causal besides, which changes nothing and replaces nothing.", TREE, is_causal=True, **behind)
-    yield case("tree-causal-drawn", "TREE-3 SDPA-9", "Causal besides, with a drawn tree.", TREE, is_causal=True, **behind | {"tree_parents": _drawn})
+    yield case("tree-causal-drawn", "TREE-3 SDPA-9", "Causal besides, with a drawn tree.", TREE, is_causal=True, **behind | {"tree_parents": _random_parents})
     yield case("tree-lengths", "TREE-3 SDPA-12 DEC-5", "A cache of fixed size: another prefix for each batch, and lengths that end with the tree.", TREE, kv_lengths=lengths(11, 8, of=11), **behind | {"causal_offset": ends(11, 8, of=11)}, needs="B > 1")
     yield case("tree-blocks", "TREE-3 BLOCK-1", "A block mask besides, which hides blocks of the prefix.", TREE, **table((3, 4)) | behind)
 
@@ -149,7 +149,7 @@ def _invalid() -> Iterator[Case]:
     yield case("block-invalid-size", "BLOCK-5", "A block mask without a block size.", BLOCKS, invalid=True, edit=_with(block_size=None), **table((16, 16)))
     yield case("block-invalid-count", "BLOCK-5", "A block mask for fewer blocks of keys than there are.", BLOCKS, invalid=True, edit=_with(block_mask=lambda a: a[..., :-1]), **table((16, 16)))
     yield case("block-invalid-heads", "BLOCK-5", "A block mask for one head more than there are.", BLOCKS, invalid=True, edit=_with(block_mask=lambda a: np.concatenate([a, a[:, :1]], 1)), **table((16, 16)))
-    tree: dict[str, Any] = {"causal_offset": bottom_right, "data": numbered, "tree_parents": _drawn, "invalid": True}
+    tree: dict[str, Any] = {"causal_offset": bottom_right, "data": numbered, "tree_parents": _random_parents, "invalid": True}
     yield case("tree-invalid-rows", "TREE-4", "A tree with one node less than there are queries.", TREE, edit=_with(tree_parents=lambda a: a[:, :-1]), **tree)
     yield case("tree-invalid-batch", "TREE-4", "Trees for one batch more than there are.", TREE, edit=_with(tree_parents=lambda a: np.concatenate([a, a[:1]])), **tree)
 
@@ -221,7 +221,7 @@ def _three_branches(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
     return np.maximum(np.arange(s.sq) - 3, -1)
 
 
-def _drawn(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
+def _random_parents(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
     return rng.integers(-1, np.arange(s.sq), (s.b, s.sq))
 
 

@@ -225,7 +225,7 @@ def _least(envelope: Envelope, sizes: Proposed) -> int:
 def _cheap(rng: Rng, envelope: Envelope, most: int, sizes: Proposed) -> Shape:
     found, inside = None, sizes.inside(envelope)
     for _ in range(_TRIES):
-        shape = _drawn(rng, envelope, inside)
+        shape = _draw_shape(rng, envelope, inside)
         if shape not in envelope:
             continue
         if _cost(shape) <= most:
@@ -240,7 +240,7 @@ def _cost(s: Shape) -> int:
     return s.b * s.hq * s.sq * s.sk * (s.d + s.dv)
 
 
-def _drawn(rng: Rng, envelope: Envelope, inside: Mapping[str, tuple[int, ...]]) -> Shape:
+def _draw_shape(rng: Rng, envelope: Envelope, inside: Mapping[str, tuple[int, ...]]) -> Shape:
     def one(axis: str) -> int:
         return inside[axis][rng.integers(len(inside[axis]))]
 

@@ -62,9 +62,9 @@ class _Given(AnyCase):
 
     def axes(self, result: str) -> tuple[str, ...]:
         """Names of the axes of a result as the caller has it."""
-        return self._shown(result, super().axes(result))  # type: ignore[safe-super]  # of the case beside it
+        return self._shown_axes(result, super().axes(result))  # type: ignore[safe-super]  # of the case beside it
 
-    def _shown(self, result: str, axes: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _shown_axes(self, result: str, axes: tuple[Any, ...]) -> tuple[Any, ...]:
         if not axes or self.operator not in ("sdpa", "sdpa_grad", "merge", "latent") or result == "grad_bias":
             return axes
         if self.dropped == 2:
@@ -79,10 +79,10 @@ class _Given(AnyCase):
         name = comparison.name
         return replace(
             comparison,
-            index=self._shown(name, comparison.index),
-            where=self._shown(name, comparison.where),
-            whole=self._shown(name, comparison.whole),
-            outside=np.broadcast_to(False, self._shown(name, shape)),
+            index=self._shown_axes(name, comparison.index),
+            where=self._shown_axes(name, comparison.where),
+            whole=self._shown_axes(name, comparison.whole),
+            outside=np.broadcast_to(False, self._shown_axes(name, shape)),
         )
 
     def __hash__(self) -> int:

@@ -226,7 +226,7 @@ def load(file: Path) -> dict[str, KernelPath]:
         if record.id in found:
             raise PathError(f"{record.id}: stands twice")
         try:
-            found[record.id] = _checked(record)
+            found[record.id] = _path_of_record(record)
         except PathError as error:
             raise PathError(f"{record.id}: {error}") from error
     return found
@@ -238,7 +238,7 @@ def kernel_paths() -> dict[str, KernelPath]:
     return load(FILE)
 
 
-def _checked(record: _Record) -> KernelPath:
+def _path_of_record(record: _Record) -> KernelPath:
     when = tuple(map(condition, record.when))
     unknown = sorted(set(record.edges) - set(SIZES))
     if unknown:

@@ -444,7 +444,7 @@ def few() -> Iterator[Case]:
     out, of empty batches, smallest numbers and sinks.
     """
     rows = {name: row_named(name) for name in REQUESTED.read_text(encoding="utf-8").split()}
-    brings = {name: _met(row) for name, row in rows.items() if row is not None and row.cost <= 2 * CHEAP}
+    brings = {name: _features_of(row) for name, row in rows.items() if row is not None and row.cost <= 2 * CHEAP}
     costs = {name: 1 + row.cost / CHEAP for name, row in rows.items() if row is not None}
     missing = set().union(*brings.values())
     while missing:
@@ -454,7 +454,7 @@ def few() -> Iterator[Case]:
     yield from (named(name) for name in rows if name.startswith("kernel-whole-"))
 
 
-def _met(row: Row) -> set[tuple[Any, ...]]:
+def _features_of(row: Row) -> set[tuple[Any, ...]]:
     """Options, widths and groups for which a row is one of the few."""
     queries, keys = _side(row.sq), _side(row.sk)
     return {

@@ -48,8 +48,8 @@ def cases() -> Iterator[Case]:
     yield _case("own-key", "SDPA-1", "Each row has its own key: an identity, which no other order of rows or keys is.", data=_permutation(lambda rows, keys: rows % keys), needs="Sq > 1")
     yield _case("reversed-keys", "SDPA-1", "Each row has its own key, from the last one down.", data=_permutation(lambda rows, keys: keys - 1 - rows % keys), needs="Sq > 1")
     yield _case("equal-rows", "SDPA-1", "All queries of a head are equal: so are its rows, wherever in a tile they are.", data=_equal_rows, needs="Sq > 1")
-    yield _case("rows-apart", "SDPA-14", "Scores of every other row are 1400 lower: a maximum that rows share underflows in half of them.", data=_apart("row"), needs="Sq > 1")
-    yield _case("heads-apart", "SDPA-14", "Scores of every other head are 1400 lower.", data=_apart("head"), needs="Hq > 1")
+    yield _case("rows-apart", "SDPA-14", "Scores of every other row are 1400 lower: a maximum that rows share underflows in half of them.", data=_shifted_scores("row"), needs="Sq > 1")
+    yield _case("heads-apart", "SDPA-14", "Scores of every other head are 1400 lower.", data=_shifted_scores("head"), needs="Hq > 1")
     yield _case("heads-differ", "SDPA-1", "The scores of each head are spread further than those of the one before.", data=_heads_differ, needs="Hq > 1")
     yield _case("first-coordinate", "SDPA-3 SDPA-1", "q and k are zero but for the first coordinate: the scale is still that of all D.", data=_coordinate(0))
     yield _case("last-coordinate", "SDPA-1 SDPA-3", "q and k are zero but for the last coordinate.", data=_coordinate(-1))
@@ -108,7 +108,7 @@ def _equal_rows(rng: Rng, s: Shape) -> Arrays:
     return np.repeat(q[:, :, :1], s.sq, axis=2), k, v
 
 
-def _apart(axis: str) -> Data:
+def _shifted_scores(axis: str) -> Data:
     """Scores moved by −1400 in every other row or head, a no-op for softmax."""
 
     def make(rng: Rng, s: Shape) -> Arrays:

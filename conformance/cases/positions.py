@@ -60,7 +60,7 @@ def _offset() -> Iterator[Case]:
     yield case("offset-bottom-right", "SDPA-10 SDPA-9", "Offset Sk − Sq = 2: the last row sees every key.", SMALL, causal_offset=bottom_right, dtypes=("float32", *HALVES), **one, stays="the alignment of flash-attention, asked for", needs="Sq < Sk")
     yield case("offset-zero", "SDPA-10", "Offset 0, given, is the default.", SMALL, causal_offset=0, **one, stays="the keyword given, and 0")
     yield case("offset-negative", "SDPA-10 SDPA-15", "Offset −2: the first two rows have no key.", SMALL, causal_offset=-2, dtypes=("float32", *HALVES), **one, stays="fully masked rows from an offset, in half precision too", needs="Sq > 2")
-    yield case("offset-beyond", "SDPA-10", "Offset 100, beyond all keys: nothing is masked.", SMALL, causal_offset=_beyond, **one, stays="past the last key")
+    yield case("offset-beyond", "SDPA-10", "Offset 100, beyond all keys: nothing is masked.", SMALL, causal_offset=_offset_beyond, **one, stays="past the last key")
     yield case("offset-one-query", "SDPA-10", "One query with offset Sk − 1: a step of decoding sees every key.", replace(SMALL, sq=1), causal_offset=bottom_right, stays="a step of decoding without a past", **one, needs="Sk > 1")
     yield case("offset-more-queries", "SDPA-10 SDPA-15", "Sq > Sk with offset Sk − Sq = −2, bottom right.", TALL, causal_offset=bottom_right, **one)
     yield case("offset-per-batch", "SDPA-10", "One offset per batch.", SMALL, causal_offset=lengths(2, 0), dtypes=("float32", *HALVES), **one, stays="no other option beside it", needs="B > 1")
@@ -142,7 +142,7 @@ def _everything(valid: Maker, window: tuple[int, int]) -> dict[str, Any]:
     }
 
 
-def _beyond(rng: Rng, s: Shape, dtype: np.dtype) -> int:
+def _offset_beyond(rng: Rng, s: Shape, dtype: np.dtype) -> int:
     return s.sk + 93
 
 

@@ -74,7 +74,7 @@ def _large_scores(rng: Rng, s: PackedShape) -> tuple[np.ndarray, np.ndarray, np.
     return 2 * q, k, v
 
 
-def _stored(form: str, per: str, **shape: Any) -> Options:
+def _quantised(form: str, per: str, **shape: Any) -> Options:
     return Options(14, {"is_causal": True, "stored": form, "edit": stored_as(form), **scales(per, form)}, shape)
 
 
@@ -102,12 +102,12 @@ PAGED = BOTH | {
     "shared": Options(2, _CAUSAL, {"shared": 1}),
     "padding": Options(4, _CAUSAL, {"padding": -1}),
     "many": Options(6, _CAUSAL, {"unused": MANY}),
-    "int8-head": _stored("int8", "head"),
-    "int8-token": _stored("int8", "token"),
-    "e4m3-token-head": _stored("float8_e4m3fn", "token_head"),
-    "e5m2-channel": _stored("float8_e5m2", "channel"),
-    "int8-token-head": _stored("int8", "token_head"),
-    "int8-shared": _stored("int8", "page", shared=1),
+    "int8-head": _quantised("int8", "head"),
+    "int8-token": _quantised("int8", "token"),
+    "e4m3-token-head": _quantised("float8_e4m3fn", "token_head"),
+    "e5m2-channel": _quantised("float8_e5m2", "channel"),
+    "int8-token-head": _quantised("int8", "token_head"),
+    "int8-shared": _quantised("int8", "page", shared=1),
 }
 
 #: Page sizes of engines, and one that is no power of two.

@@ -23,7 +23,7 @@ FEWEST = 3
 RARE = 0.2
 
 
-def _given(keyword: str) -> Callable[[AnyCase], bool]:
+def _is_given(keyword: str) -> Callable[[AnyCase], bool]:
     past = {"past_key", "past_value"}  # which a case of sdpa has without an option of that name
 
     def given(case: AnyCase) -> bool:
@@ -35,7 +35,7 @@ def _given(keyword: str) -> Callable[[AnyCase], bool]:
 
 #: What a case may have, in the words in which it is said.
 FEATURES: dict[str, Callable[[AnyCase], bool]] = {
-    **{keyword: _given(keyword) for keyword in KEYWORDS},
+    **{keyword: _is_given(keyword) for keyword in KEYWORDS},
     "grouped heads": lambda case: isinstance(case.shape, Shape) and case.shape.hq != case.shape.hkv,
     "no batch axis": lambda case: isinstance(case.shape, LayerShape) and case.shape.unbatched,
     "one query": lambda case: case.shape.sq == 1,

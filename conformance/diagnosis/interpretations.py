@@ -47,7 +47,7 @@ class Interpretation:
         except InvalidInput:
             return False
         limit = bound_of(read, expected, dtype, profile)
-        wanted, bound = self._given(expected.output), self._given(limit.output)
+        wanted, bound = self._reshaped(expected.output), self._reshaped(limit.output)
         return output.shape == wanted.shape and compare("output", output, wanted, bound, dtype).ok
 
     def refuses(self, case: Case, dtype: str) -> bool:
@@ -64,7 +64,7 @@ class Interpretation:
             q, k, v = (a.swapaxes(1, 2) for a in (q, k, v))
         return replace(inputs, q=q, k=k, v=v)
 
-    def _given(self, output: np.ndarray) -> np.ndarray:
+    def _reshaped(self, output: np.ndarray) -> np.ndarray:
         output = output.swapaxes(1, 2) if self.swapped else output
         return output if self.form is None else self.form(output)
 

@@ -156,7 +156,7 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
         found = _searched(before, looked, looked, witnesses, pairs=pairs)
         if found == before:
             break  # nothing gives them
-    found = [_settled(explanation, found, witnesses) for explanation in found]
+    found = [_exchanged(explanation, found, witnesses) for explanation in found]
     found = [explanation for explanation in found if not _by_chance(explanation, found, looked)]
     found = _without_superfluous([_extended(explanation, failures, gives) for explanation in found])
     found = [weighed(replace(each, only=(), against=()), witnesses) if each.only else each for each in found]
@@ -234,7 +234,7 @@ def _explanations(
 
     Failures that nothing alone gives become ``exhausted``, so that they are tried again only beside what is found.
     """
-    yield _together(found, left, failures, passed)
+    yield _combined(found, left, failures, passed)
     fresh = examined([failed for failed in left if failed not in exhausted], len(left))
     for first in range(0, len(fresh), TRIED):
         tried = fresh[first : first + TRIED]
@@ -247,7 +247,7 @@ def _explanations(
             yield _solved(tried, left, failures, passed, tables=True)
         exhausted.update(tried)
     partly = [failed for failed in left if failed.telling or failed.partly_nan]
-    yield _beside(found, examined([f for f in partly if f.failure not in IN_WORDS], BESIDE), left, failures, passed)
+    yield _one_more(found, examined([f for f in partly if f.failure not in IN_WORDS], BESIDE), left, failures, passed)
 
 
 def _single(
@@ -284,7 +284,7 @@ def _one_of_each_exception(failures: Sequence[Failed]) -> list[Failed]:
     return list(seen.values())
 
 
-def _together(
+def _combined(
     found: Sequence[Explanation], left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]
 ) -> Explanation | None:
     """Mistakes that were found one by one, two or three of them on one case."""
@@ -293,7 +293,7 @@ def _together(
     return _best([c for c in candidates if combined(c) is not None], left, failures, passed)
 
 
-def _settled(explanation: Explanation, found: Sequence[Explanation], passed: Sequence[Passed]) -> Explanation:
+def _exchanged(explanation: Explanation, found: Sequence[Explanation], passed: Sequence[Passed]) -> Explanation:
     """Two mistakes together with one of them exchanged for one that was found alone, where that gives the same."""
     alone = {each.faults[0] for each in found if len(each.faults) == 1}
     if len(explanation.faults) != 2 or alone.intersection(explanation.faults):
@@ -305,7 +305,7 @@ def _settled(explanation: Explanation, found: Sequence[Explanation], passed: Seq
     return explanation
 
 
-def _beside(
+def _one_more(
     found: Sequence[Explanation],
     tried: Sequence[Failed],
     left: Sequence[Failed],
@@ -403,7 +403,7 @@ def _best(
     for _, level in itertools.groupby(sorted(explanations, key=new, reverse=True), key=new):
         held = [weighed(e, passed) for e in level if _says(e, left) or _says_of_masked_rows(e, left)]
         held = [e for e in held if _refuses(e, left) and (_says(e, left) or not (e.against or e.only))]
-        best = min(held, key=lambda e: (e.contradicted, len(e.only), len(_shown(e, refused))), default=None)
+        best = min(held, key=lambda e: (e.contradicted, len(e.only), len(_failing_with(e, refused))), default=None)
         if best is not None and (not best.contradicted or _convincing(best, failures)):
             return best
     return None
@@ -482,7 +482,7 @@ def _refuses(explanation: Explanation, left: Sequence[Failed]) -> bool:
     return alike <= fits and not explanation.only and not explanation.against
 
 
-def _shown(explanation: Explanation, failures: Sequence[Failed]) -> list[Failed]:
+def _failing_with(explanation: Explanation, failures: Sequence[Failed]) -> list[Failed]:
     """The failures that its mistake would fail in the calls that it is narrowed to, with equal results or not."""
     make = combined(explanation.faults)
     calls = [f for f in failures if meets(explanation.only, (f.case, f.dtype))]
@@ -501,7 +501,7 @@ def _by_chance(explanation: Explanation, found: Sequence[Explanation], failures:
         return True
     beside = [e.fits for e in found if set(e.faults) > set(explanation.faults)]
     equal = explanation.fits.union(*beside)
-    shown = _shown(explanation, [f for f in failures if f.failure is Failure.VALUE and f.telling])
+    shown = _failing_with(explanation, [f for f in failures if f.failure is Failure.VALUE and f.telling])
     return 2 * len(equal.intersection(shown)) < len(shown)
 
 

@@ -52,9 +52,9 @@ def _leaves(results: Iterable[np.ndarray], case: Case, expected: Expected, limit
 def counts(problems: int) -> dict[str, dict[str, int]]:
     """The fates of the suite's float64 cases, and of the first random problems, all of them in float64."""
     drawn = (once(random_problem(index), "float64") for index in range(problems))
-    return {"cases": _counted(value_cases()), "problems": _counted(drawn)}
+    return {"cases": _count_fates(value_cases()), "problems": _count_fates(drawn)}
 
 
-def _counted(cases: Iterable[Case]) -> dict[str, int]:
+def _count_fates(cases: Iterable[Case]) -> dict[str, int]:
     fates = Counter(map(computed_in_float32, cases))
     return {name: fates[name] for name in ("caught", "missed", "float32")}

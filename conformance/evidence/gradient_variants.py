@@ -109,7 +109,7 @@ def recomputed(p: Call, kept: Kept = exact, matmul: Matmul = product, operand: K
         kept(matmul(operand(d_raw.swapaxes(2, 3)), operand(f.q)) * f.factors[1]),
         kept(matmul(operand(kept(weights).swapaxes(2, 3)), operand(f.g))),
     )
-    return _named(p, grads, d_scores)
+    return _gradients_by_name(p, grads, d_scores)
 
 
 def literal(p: Call, kept: Kept = exact, matmul: Matmul = product) -> dict[str, Array]:
@@ -135,10 +135,10 @@ def literal(p: Call, kept: Kept = exact, matmul: Matmul = product) -> dict[str, 
         kept(matmul(d_raw.swapaxes(2, 3), f.q)),
         kept(matmul(weights.swapaxes(2, 3), f.g)),
     )
-    return _named(p, grads, d_scores)
+    return _gradients_by_name(p, grads, d_scores)
 
 
-def _named(p: Call, grads: tuple[Array, Array, Array], d_scores: Array) -> dict[str, Array]:
+def _gradients_by_name(p: Call, grads: tuple[Array, Array, Array], d_scores: Array) -> dict[str, Array]:
     heads = p.k.shape[1]
     found = {"grad_q": grads[0], "grad_k": over_groups(grads[1], heads), "grad_v": over_groups(grads[2], heads)}
     if "bias" in p.options:

@@ -126,7 +126,7 @@ class LatentInTiles(Latent):
     attention = Tiled
 
 
-def _stored(array: Array, dtype: np.dtype) -> Array:
+def _through_storage(array: Array, dtype: np.dtype) -> Array:
     """The array as it comes back from memory in a storage dtype, to be computed with."""
     return array.astype(dtype).astype(working_dtype(dtype))
 
@@ -141,7 +141,7 @@ def _options(arrays: tuple[Array, ...], given: Mapping[str, Any]) -> dict[str, A
     return {"scale": (arrays[0].shape[3] + arrays[1].shape[3]) ** -0.5} | options | {"return_lse": True}
 
 
-def _beside(array: Array, rope: Array) -> Array:
+def _with_rotary_key(array: Array, rope: Array) -> Array:
     """Projected keys beside the rotary key, which is one for all heads."""
     return np.concatenate([array, np.broadcast_to(rope[:, None], (*array.shape[:3], rope.shape[2]))], axis=3)
 
@@ -150,9 +150,9 @@ def expanded(*arrays: Array, return_lse: bool = False, **given: Any) -> Any:
     """Keys and values of every head are projected, and stored, as an operator hands them to the next."""
     dtype = arrays[0].dtype
     q, q_rope, c, rope, w_uk, w_uv = _wide(arrays)
-    keys, values = (_stored(c[:, None] @ w, dtype) for w in (w_uk, w_uv))
+    keys, values = (_through_storage(c[:, None] @ w, dtype) for w in (w_uk, w_uv))
     queries = np.concatenate([q, q_rope], axis=3)
-    output, lse = attention(queries, _beside(keys, rope), values, **_options(arrays, given))
+    output, lse = attention(queries, _with_rotary_key(keys, rope), values, **_options(arrays, given))
     return (output.astype(dtype), lse) if return_lse else output.astype(dtype)
 
 
@@ -172,21 +172,21 @@ def absorbed(*arrays: Array, return_lse: bool = False, **given: Any) -> Any:
     """Queries go through w_uk, the output through w_uv, and what goes between the three products is stored."""
     dtype = arrays[0].dtype
     q, q_rope, c, rope, w_uk, w_uv = _wide(arrays)
-    queries = np.concatenate([_stored(q @ w_uk.swapaxes(1, 2), dtype), q_rope], axis=3)
+    queries = np.concatenate([_through_storage(q @ w_uk.swapaxes(1, 2), dtype), q_rope], axis=3)
     cache = np.concatenate([c, rope], axis=2)[:, None]
     output, lse = attention(queries, cache, c[:, None], **_options(arrays, given))
-    output = (_stored(output, dtype) @ w_uv).astype(dtype)
+    output = (_through_storage(output, dtype) @ w_uv).astype(dtype)
     return (output, lse) if return_lse else output
 
 
-def _within(model: Attention, form: str) -> Callable[..., Any]:
+def _around_attention(model: Attention, form: str) -> Callable[..., Any]:
     """One of the forms around an attention that is given arrays in the storage dtype, and stores what it likes."""
 
     def computed(*arrays: Array, return_lse: bool = False, **given: Any) -> Any:
         dtype = arrays[0].dtype
         q, q_rope, c, rope, w_uk, w_uv = _wide(arrays)
         if form == "expanded":
-            keys, values = _beside(c[:, None] @ w_uk, rope), c[:, None] @ w_uv
+            keys, values = _with_rotary_key(c[:, None] @ w_uk, rope), c[:, None] @ w_uv
             queries = np.concatenate([q, q_rope], axis=3)
         else:
             keys, values = np.concatenate([c, rope], axis=2)[:, None], c[:, None]
@@ -222,7 +222,7 @@ MASKED: dict[str, dict[str, Honest]] = {
         "expanded": Honest(_by_name(expanded), _WIDE),
         "head_by_head": Honest(_by_name(head_by_head), _WIDE),
         "absorbed": Honest(_by_name(absorbed), _WIDE),
-        "expanded_storage": Honest(_by_name(_within(variants.storage, "expanded")), _HALVES),
-        "absorbed_storage": Honest(_by_name(_within(variants.storage, "absorbed")), _HALVES),
+        "expanded_storage": Honest(_by_name(_around_attention(variants.storage, "expanded")), _HALVES),
+        "absorbed_storage": Honest(_by_name(_around_attention(variants.storage, "absorbed")), _HALVES),
     },
 }

@@ -54,7 +54,7 @@ def _allowed(lengths: tuple[Array, Array], causal: bool, offset: Any, window: An
     return allowed
 
 
-def _checked(q: Array, cu_seqlens_q: Array, keywords: dict[str, Any]) -> Array | None:
+def _checked_bias(q: Array, cu_seqlens_q: Array, keywords: dict[str, Any]) -> Array | None:
     """The bias of a call, if it fits."""
     check_pack_bias(keywords.get("bias"), q, cu_seqlens_q, keywords.get("max_seqlen_q"), keywords.get("max_seqlen_k"))
     return keywords.get("bias")
@@ -65,7 +65,7 @@ def dense(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array
     taken, options = _split(keywords)
     allowed = _allowed(lengths := (np.diff(cu_seqlens_q), np.diff(cu_seqlens_k)), *taken)
     used = int(cu_seqlens_k[-1])
-    bias = _checked(q, cu_seqlens_q, keywords)
+    bias = _checked_bias(q, cu_seqlens_q, keywords)
     if bias is not None:
         options["bias"] = np.zeros((1, bias.shape[1], *allowed.shape), q.dtype)
         for n, (i, j) in enumerate(zip(*lengths, strict=True)):
@@ -85,7 +85,7 @@ def padded(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Arra
         for array, length in ((q, sq), (k, sk), (v, sk))
     ]
     mask = np.zeros((len(rows), 1, sq, sk), bool)
-    bias = _checked(q, cu_seqlens_q, keywords)
+    bias = _checked_bias(q, cu_seqlens_q, keywords)
     options |= {} if bias is None else {"bias": bias[:, :, :sq, :sk]}
     whole = _allowed((np.diff(cu_seqlens_q), np.diff(cu_seqlens_k)), *taken)
     for n, (own, seen) in enumerate(zip(rows, keys, strict=True)):

@@ -53,18 +53,18 @@ def _ends(field: dict[str, Any]) -> tuple[str, ...]:
 def libraries(part: dict[str, Any]) -> str:
     """Table of the problems on the implementations of libraries."""
     rows = [row for row in part["rows"] if not row["variant"]]
-    body = [(*_judged(row), f"{row['unsupported']:,}", f"{sum(row['known'].values()):,}") for row in rows]
+    body = [(*_verdict_row(row), f"{row['unsupported']:,}", f"{sum(row['known'].values()):,}") for row in rows]
     return table(("implementation", *JUDGED, "unsupported", "excluded"), body, "lllrrrrlrr")
 
 
 def variants(part: dict[str, Any]) -> str:
     """Table of the problems on the honest variants."""
     rows = [row for row in part["rows"] if row["variant"]]
-    body = [(*_judged(row), f"{sum(row['known'].values()):,}") for row in rows]
+    body = [(*_verdict_row(row), f"{sum(row['known'].values()):,}") for row in rows]
     return table(("variant", *JUDGED, "excluded"), body, "lllrrrrlr")
 
 
-def _judged(row: dict[str, Any]) -> tuple[str, ...]:
+def _verdict_row(row: dict[str, Any]) -> tuple[str, ...]:
     strict = list(row["meets"])[: list(row["meets"]).index(row["profile"])]
     kept = ", ".join(f"{name} {row['meets'][name] / row['judged']:.0%}" for name in strict if row["judged"])
     shares = ("–" if row[name] is None else f"{row[name]:.3g}" for name in ("median", "largest"))

@@ -37,7 +37,7 @@ class Series:
         return dtype_of(index)
 
 
-def _judged(libraries: str, module: str, variants: str) -> tuple[str, ...]:
+def _names_of(libraries: str, module: str, variants: str) -> tuple[str, ...]:
     """Names of built-in implementations, and of honest variants in a module beside this one."""
     return (*libraries.split(), *(f"{PACKAGE}.{module}:{name}" for name in variants.split()))
 
@@ -49,7 +49,7 @@ SDPA = Series(
     "sdpa",
     20_000,
     random_problem,
-    _judged(
+    _names_of(
         "numpy-eager numpy-tiled torch-eager torch-sdpa torch-sdpa-math torch-sdpa-flash torch-flex jax-jit jax-nn"
         " onnx-attention23 onnx-attention24 ort-mha ort-gqa onnx-reference",
         "variants",
@@ -72,7 +72,7 @@ MHA = Series(
     "mha",
     3_000,
     partial(layer_problem, "mha"),
-    _judged(
+    _names_of(
         "numpy-layer torch-layer torch-mha-fast torch-mha-slow jax-layer ort-mha-layer ort-attention-layer",
         "mha_variants",
         "plain fused head_by_head scaled_weight without_key_bias handed flash tf32 sequential stored",
@@ -85,7 +85,7 @@ SUBLAYER = Series(
     "sublayer",
     3_000,
     partial(layer_problem, "sublayer"),
-    _judged(
+    _names_of(
         "numpy-sublayer torch-sublayer jax-sublayer",
         "mha_variants",
         "plain_sublayer fused_sublayer handed_sublayer flash_sublayer tf32_sublayer sequential_sublayer"
@@ -99,7 +99,7 @@ SDPA_GRAD = Series(
     "sdpa_grad",
     3_000,
     gradient_problem,
-    _judged(
+    _names_of(
         "numpy-gradients torch-eager-gradients torch-sdpa-gradients torch-sdpa-math-gradients"
         " torch-sdpa-flash-gradients jax-jit-gradients",
         "gradient_variants",
@@ -113,7 +113,7 @@ MHA_GRAD = Series(
     "mha_grad",
     3_000,
     partial(layer_problem, "mha_grad"),
-    _judged(
+    _names_of(
         "numpy-layer-gradients torch-layer-gradients torch-mha-gradients torch-mha-composed-gradients"
         " jax-layer-gradients",
         "mha_gradient_variants",

@@ -120,11 +120,11 @@ def _overflows(expected: Any, heads: Expected, dtype: str, profile: Profile) -> 
     if profile is Profile.STORAGE:
         size = np.maximum(np.abs(heads.raw), np.abs(np.where(heads.allowed, heads.scores, 0.0)))
         beyond |= ((size > largest) & heads.allowed).any(axis=3)
-        beyond |= any(bool((np.abs(array) > largest).any()) for array in _stored(expected))
-    return beyond | any(bool((np.abs(array) > largest).any()) for array in _handed(expected))
+        beyond |= any(bool((np.abs(array) > largest).any()) for array in _stored_intermediates(expected))
+    return beyond | any(bool((np.abs(array) > largest).any()) for array in _operator_outputs(expected))
 
 
-def _stored(expected: Any) -> Iterator[np.ndarray]:
+def _stored_intermediates(expected: Any) -> Iterator[np.ndarray]:
     """Intermediates of a normalisation and of a backward pass that ``storage`` stores, squares among them."""
     if isinstance(expected, SublayerExpected):
         yield (expected.norm.z - expected.norm.mean) ** 2
@@ -137,17 +137,17 @@ def _stored(expected: Any) -> Iterator[np.ndarray]:
             yield from (x.grad_q / x.scale, x.grad_k / x.scale)
 
 
-def _handed(expected: Any) -> Iterator[np.ndarray]:
+def _operator_outputs(expected: Any) -> Iterator[np.ndarray]:
     """Arrays that one operator of a layer hands to the next."""
     if isinstance(expected, SublayerExpected):
-        yield from _handed(expected.layer)
+        yield from _operator_outputs(expected.layer)
         yield from (expected.residual, expected.norm.result)
     elif isinstance(expected, LayerExpected):
         projections: tuple[Projection | None, ...] = (expected.q, expected.k, expected.v, expected.out)
         yield from (each.result for each in projections if each is not None)
         yield expected.combined
     elif isinstance(expected, LayerGradExpected):
-        yield from _handed(expected.layer)
+        yield from _operator_outputs(expected.layer)
         yield from (expected.d_q, expected.d_k, expected.d_v)
         if expected.d_combined is not None:
             yield expected.d_combined.result

@@ -99,7 +99,7 @@ def claim_text(group: Iterable[Claim]) -> str:
     total = sum(claim.cases for claim in conformant)
     names = ", ".join(claim.feature for claim in conformant)
     parts = [f"conformant to {names} ({total} of {total})"] if conformant else []
-    parts += [text] if (text := _others(by, _of, "{0.feature} ({0.cases})")) else []
+    parts += [text] if (text := _others(by, _feature_count, "{0.feature} ({0.cases})")) else []
     unjudged = len(by[Standing.UNJUDGED])
     if not conformant and not unjudged:
         parts.insert(0, "conformant to nothing")
@@ -117,7 +117,7 @@ def _others(by: Mapping[Standing, Sequence[Claim]], of: Callable[[Claim], str], 
     return "; ".join(f"{lead} {', '.join(each)}" for lead, each in texts.items() if each)
 
 
-def _of(claim: Claim) -> str:
+def _feature_count(claim: Claim) -> str:
     return f"{claim.feature} ({_count(claim)})"
 
 
@@ -134,7 +134,7 @@ def _short(claim: Claim) -> str:
 
 def _table(found: Mapping[tuple[str, str], Sequence[Claim]]) -> str:
     """A row per implementation and device; the last column is wrapped to what is left of the line."""
-    leads = [(name, device, _counted(group)) for (name, device), group in found.items()]
+    leads = [(name, device, _conformant_count(group)) for (name, device), group in found.items()]
     widths = [max(len(HEADERS[i]) + _PADDING, *(len(row[i]) for row in leads)) for i in range(len(HEADERS) - 1)]
     left = max(COLUMNS - sum(widths) - _BETWEEN * len(widths), len(HEADERS[-1]))
     rows = []
@@ -147,7 +147,7 @@ def _table(found: Mapping[tuple[str, str], Sequence[Claim]]) -> str:
     return tabulate(rows, HEADERS, tablefmt="simple", disable_numparse=True, colalign=("left", "left", "right", "left"))
 
 
-def _counted(group: Sequence[Claim]) -> str:
+def _conformant_count(group: Sequence[Claim]) -> str:
     judged = [claim for claim in group if claim.standing is not Standing.UNJUDGED]
     return f"{sum(claim.standing is Standing.CONFORMANT for claim in judged)} of {len(group)}"
 

@@ -238,13 +238,13 @@ def _claims(results: list[Result]) -> list[Claim]:
         cases -= outcomes[name].pop(Outcome.NOT_APPLICABLE, 0)
         if cases > 0:
             count = outcomes[name]
-            kept, unsupported = _kept(count), count[Outcome.UNSUPPORTED]
+            kept, unsupported = _conforming(count), count[Outcome.UNSUPPORTED]
             failed = count.total() - kept - unsupported
             # What refuses every input refuses invalid ones too, which shows nothing.
-            kept = 0 if name == VALIDATION and not _kept(outcomes[CORE]) else kept
+            kept = 0 if name == VALIDATION and not _conforming(outcomes[CORE]) else kept
             found.append(Claim(name, cases, kept, unsupported, failed))
     return found
 
 
-def _kept(count: Counter[Outcome]) -> int:
+def _conforming(count: Counter[Outcome]) -> int:
     return sum(count[outcome] for outcome in _KEPT)

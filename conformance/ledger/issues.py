@@ -208,7 +208,7 @@ def text(issue: Issue, seen: Seen, named: str = "") -> str:
         f"```python\n{issue.script.rstrip()}\n```",
         f"What comes:\n\n```\n{seen.came}\n```",
         promised,
-        f"Versions: {named or _named(issue.script)}, {system}",
+        f"Versions: {named or _version_list(issue.script)}, {system}",
     ]
     return "\n\n".join(parts)
 
@@ -248,11 +248,12 @@ def write(issue: Issue) -> str | tuple[str, int]:
         raise LedgerError(f"{issue.name}: its script needs {', '.join(absent)}, not installed")
     seen = run(issue.script)
     if seen.status == 0:
-        return f"# {issue.name}: right with the versions installed here ({_named(issue.script)}), nothing to report", 1
+        here = _version_list(issue.script)
+        return f"# {issue.name}: right with the versions installed here ({here}), nothing to report", 1
     return text(issue, seen)
 
 
-def _named(script: str) -> str:
+def _version_list(script: str) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions(script).items())
 
 

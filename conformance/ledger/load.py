@@ -325,7 +325,7 @@ def _record(place: str, data: object, file: str, names: Sequence[str]) -> Deviat
         for key in data:
             if key not in KEYS:
                 raise LedgerError(f"{place}: unknown key {key!r}{nearest(key, KEYS)}")
-        _known(place, "failure", [f for f in [data.get("failure")] if isinstance(f, str)], FAILURES)
+        _refuse_unknown(place, "failure", [f for f in [data.get("failure")] if isinstance(f, str)], FAILURES)
     try:
         found = replace(convert(data, Deviation), file=file)
         SpecifierSet(found.versions)
@@ -337,10 +337,10 @@ def _record(place: str, data: object, file: str, names: Sequence[str]) -> Deviat
         raise LedgerError(f'{place}: seen {found.seen!r} is not a number of results and a larger one, as in "11 of 40"')
     if found.says and found.failure is not Failure.ERROR:
         raise LedgerError(f'{place}: says is of the failure "error", and this one fails by {found.failure.value}')
-    _known(place, "clause", [found.clause], clauses())
-    _known(place, "dtype", found.dtypes, DTYPES)
-    _known(place, "device", found.devices, DEVICES)
-    _known(place, "processor", found.processors, PROCESSORS)
+    _refuse_unknown(place, "clause", [found.clause], clauses())
+    _refuse_unknown(place, "dtype", found.dtypes, DTYPES)
+    _refuse_unknown(place, "device", found.devices, DEVICES)
+    _refuse_unknown(place, "processor", found.processors, PROCESSORS)
     for pattern in found.cases:
         if not cases_meeting(pattern):
             raise LedgerError(f"{place}: unknown case {pattern!r}{nearest(pattern, every_case())}")
@@ -355,7 +355,7 @@ def _some_of_more(seen: str) -> bool:
     return rate is not None and int(rate[1]) < int(rate[2])
 
 
-def _known(place: str, what: str, given: Iterable[str], known: Iterable[str]) -> None:
+def _refuse_unknown(place: str, what: str, given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in known:
             raise LedgerError(f"{place}: unknown {what} {name!r}{nearest(name, known)}")
@@ -411,10 +411,10 @@ def check_records(deviations: Sequence[Deviation], others: Iterable[str] = ()) -
             spoken.setdefault(place, []).append(each)
     for (name, case), records in spoken.items():
         for one, other in combinations(records, 2):
-            _apart(one, other, name, case)
+            _refuse_overlap(one, other, name, case)
 
 
-def _apart(one: Deviation, other: Deviation, name: str, case: str) -> None:
+def _refuse_overlap(one: Deviation, other: Deviation, name: str, case: str) -> None:
     """Two records that name one case have no dtype, device, processor or version in common."""
     possible = dtypes(name, case)
     shared = [d for d in possible if d in (one.dtypes or possible) and d in (other.dtypes or possible)]

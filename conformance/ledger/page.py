@@ -54,12 +54,12 @@ def render(ledger: Ledger, run: Run) -> str:
         records = [record for record in ledger.deviations if record.clause == clause.id]
         if records:
             parts += [_heading(clause), *(_section(record, verdicts[record.id]) for record in records)]
-    parts.append(_outside())
+    parts.append(_unasked())
     parts.append(TAIL.read_text(encoding="utf-8").rstrip())
     return "\n\n".join(parts) + "\n"
 
 
-def _outside() -> str:
+def _unasked() -> str:
     """Known deviations that no case asks for."""
     lines = [
         f"- `attention-conformance ledger issue {each.name}`: {each.title}." for each in issues() if not each.records

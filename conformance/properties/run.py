@@ -65,13 +65,13 @@ def against_reference(answer: Answer) -> str:
     if not answer.results:
         return f"{answer.what}: {answer.reply.status}"
     share = max(
-        compare(name, each.value, each.exact, each.bound, _stored(name, answer)).share
+        compare(name, each.value, each.exact, each.bound, _holding_dtype(name, answer)).share
         for name, each in answer.results.items()
     )
     return f"{answer.what}: {share_text(share)} the bound away from its reference"
 
 
-def _stored(name: str, answer: Answer) -> str:
+def _holding_dtype(name: str, answer: Answer) -> str:
     """A dtype that holds the result, whose range decides what may overflow."""
     dtype = str(answer.reply.results[name].dtype)
     return dtype if dtype in UNIT_ROUNDOFF else "float64"

@@ -153,7 +153,7 @@ def added(x: Inputs, way: Way, count: int, name: str) -> tuple[Inputs, np.ndarra
 def keys(x: Inputs, index: Any) -> Inputs:
     """The keys of an index along their axis, with their values, mask and bias.  Positions are the caller's concern."""
     k, v = (np.take(a, index, axis=2) for a in (x.k, x.v))
-    return replace(x, k=k, v=v, keywords=_taken(x, _KEY, x.k.shape[2], index))
+    return replace(x, k=k, v=v, keywords=_indexed_masks(x, _KEY, x.k.shape[2], index))
 
 
 def with_past(x: Inputs, count: int) -> Inputs:
@@ -164,12 +164,12 @@ def with_past(x: Inputs, count: int) -> Inputs:
 
 def rows(x: Inputs, index: Any) -> Inputs:
     """The query rows of an index.  Positions are the caller's concern."""
-    return replace(x, q=np.take(x.q, index, axis=2), keywords=_taken(x, _ROW, x.q.shape[2], index))
+    return replace(x, q=np.take(x.q, index, axis=2), keywords=_indexed_masks(x, _ROW, x.q.shape[2], index))
 
 
 def batch(x: Inputs, b: int) -> Inputs:
     """One batch alone."""
-    keywords = _taken(x, _BATCH, x.q.shape[0], [b])
+    keywords = _indexed_masks(x, _BATCH, x.q.shape[0], [b])
     for name in ("kv_lengths", "causal_offset"):
         if isinstance(keywords.get(name), np.ndarray):
             keywords[name] = keywords[name][b : b + 1]
@@ -183,7 +183,7 @@ def head(x: Inputs, h: int) -> Inputs:
     """One query head alone, with the key and value head that it reads (SDPA-17)."""
     one = h * x.k.shape[1] // x.q.shape[1]
     k, v = x.k[:, one : one + 1], x.v[:, one : one + 1]
-    keywords = _taken(x, _HEAD, x.q.shape[1], [h])
+    keywords = _indexed_masks(x, _HEAD, x.q.shape[1], [h])
     if "sinks" in keywords:
         keywords["sinks"] = keywords["sinks"][h : h + 1]
     return replace(x, q=x.q[:, h : h + 1], k=k, v=v, keywords=keywords)
@@ -242,7 +242,7 @@ def appended(x: Inputs, k: np.ndarray, v: np.ndarray) -> Inputs:
     return Inputs(x.q, np.concatenate([x.k, k], axis=2), np.concatenate([x.v, v], axis=2), keywords)
 
 
-def _taken(x: Inputs, axis: int, length: int, index: Any) -> dict[str, Any]:
+def _indexed_masks(x: Inputs, axis: int, length: int, index: Any) -> dict[str, Any]:
     """The keywords with an axis of mask, bias and block mask indexed, where it is there and in full."""
     keywords = dict(x.keywords)
     blocks = ("block_mask",) if axis in (_BATCH, _HEAD) else ()  # whose other axes are of blocks

@@ -250,7 +250,7 @@ class Trial:
         finding = (
             self._not_returned(reply)
             or judge.malformed(reply, case, case.expected(target.dtype), target.dtype)
-            or self._left(reply, case)
+            or self._state_finding(reply, case)
         )
         if finding is not None:
             self._fail(case, finding, what)
@@ -319,7 +319,7 @@ class Trial:
     def _not_returned(self, reply: Reply) -> Finding | None:
         return judge.raised(reply, "") if reply.status == "raised" else None
 
-    def _left(self, reply: Reply, case: AnyCase) -> Finding | None:
+    def _state_finding(self, reply: Reply, case: AnyCase) -> Finding | None:
         return judge.modified(reply, case) if reply.modified else judge.changed(reply, case)
 
     def _fail(self, case: AnyCase, finding: Finding, what: str) -> NoReturn:

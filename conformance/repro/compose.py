@@ -357,7 +357,7 @@ class _Script:
         """Lines before a call: its definitions, and its inputs in the framework's arrays."""
         target, dtype = self._target, self._target.dtype
         heads = heads_inside(target.implementation)
-        given = [_given(name, array, name in heads, case.memory) for name, array in arrays(case, dtype).items()]
+        given = [_given_input(name, array, name in heads, case.memory) for name, array in arrays(case, dtype).items()]
         plain = tuple((n, v) for n, v in sorted(case.inputs(dtype).keywords.items()) if not isinstance(v, np.ndarray))
         call = Call(dtype, target.device, tuple((each.name, each.shape) for each in given), plain, case.operator)
         written = direct(snippet(target, call))
@@ -414,7 +414,7 @@ class _Script:
         return "\n".join([*comment, "", import_lines(self._all_imports())]) + gap + body + "\n"
 
 
-def _given(name: str, array: np.ndarray, swapped: bool, memory: str) -> Given:
+def _given_input(name: str, array: np.ndarray, swapped: bool, memory: str) -> Given:
     """An input as the script has it before it becomes an array of the framework."""
     if swapped and array.ndim == 4:
         array = array.transpose(0, 2, 1, 3)

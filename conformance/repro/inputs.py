@@ -147,7 +147,7 @@ def statements(case: AnyCase, dtype: str) -> Statements:
         simple = Statements(_grouped(lines))
         if _equal(_run(simple), wanted):
             return simple
-    written = Statements(tuple(_literal(name, array) for name, array in wanted.items())) if _few(wanted) else None
+    written = Statements(tuple(_literal(name, array) for name, array in wanted.items())) if _writable(wanted) else None
     if written is not None and not _equal(_run(written), wanted):
         written = None
     count = 0 if written is None else sum(line.count("\n") for line in written.lines)
@@ -173,7 +173,7 @@ def _grouped(lines: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _few(wanted: Mapping[str, np.ndarray]) -> bool:
+def _writable(wanted: Mapping[str, np.ndarray]) -> bool:
     """Whether there are few numbers to write; an array of equal ones is one."""
     return sum(1 if _uniform(array) else array.size for array in wanted.values()) <= LITERAL_NUMBERS
 
@@ -262,7 +262,7 @@ def _short(case: AnyCase, dtype: str, seed: int) -> Statements | None:
             _plainly_drawn(name, plain, rng, wanted, dtype)
             or _summed(name, plain)
             or _rows(name, plain)
-            or _drawn(name, plain, rng, wanted, dtype)
+            or _draw_expression(name, plain, rng, wanted, dtype)
             or _poisoned(name, plain, rng, wanted, dtype)
         )
         if not text:
@@ -299,7 +299,7 @@ def _poisoned(
         near = min(kept, key=lambda other, j=j: abs(other - j))  # type: ignore[misc]
         with np.errstate(all="ignore"):
             plain[:, :, j] = array[:, :, near] + (j - near) * (steps[0] if steps.size else 0)
-    text = _summed(name, plain) or _drawn(name, array, rng, wanted, dtype, frozenset(keys))
+    text = _summed(name, plain) or _draw_expression(name, array, rng, wanted, dtype, frozenset(keys))
     which = f"{keys[0]}" if len(keys) == 1 else f"{keys[0]}:" if keys == list(range(keys[0], len(bits))) else f"{keys}"
     return f"{text}\n{name}[:, :, {which}] = {_number(value)}" if text else ""
 
@@ -371,7 +371,7 @@ def _row(numbers: np.ndarray) -> str:
     return f"[{', '.join(texts)}]"
 
 
-def _drawn(
+def _draw_expression(
     name: str,
     array: np.ndarray,
     rng: np.random.Generator,
@@ -416,7 +416,7 @@ def _plainly_drawn(
 ) -> str:
     """A draw in one line; short ones too, as those behind them are drawn from where the generator then is."""
     before = rng.bit_generator.state
-    text = _drawn(name, array, rng, wanted, dtype) if array.size > REPLACED else ""
+    text = _draw_expression(name, array, rng, wanted, dtype) if array.size > REPLACED else ""
     if "\n" not in text:
         return text
     rng.bit_generator.state = before

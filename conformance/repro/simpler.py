@@ -194,7 +194,7 @@ def simpler(
     plain = by_value and fits is None and not _confined(judged, case, dtype)
     search = _Search(judged, case, dtype, judge, fits, time.monotonic() + seconds, plain)
     held, left, best = _without_options(search, arrays(case, dtype))
-    shorter = (judged, case) if best is None else _named(case, best)
+    shorter = (judged, case) if best is None else _under_original_name(case, best)
     search, written = replace(search, left_out=left), dict[str, str]()
     shorts = {name: brief(name, array) for name, array in held.items() if not _is_table(array)}
     for place, name in enumerate(sorted(shorts, key=lambda name: (bool(shorts[name]), name in LAST))):
@@ -209,10 +209,10 @@ def simpler(
         else:
             if not short:
                 return shorter
-    return (judged, case) if best is None else _named(case, best)
+    return (judged, case) if best is None else _under_original_name(case, best)
 
 
-def _named(case: AnyCase, found: tuple[Judged, AnyCase]) -> tuple[Judged, AnyCase]:
+def _under_original_name(case: AnyCase, found: tuple[Judged, AnyCase]) -> tuple[Judged, AnyCase]:
     """The result under the name of the case that it stands for."""
     judged, simple = found
     return replace(judged, result=replace(judged.result, case=case.name)), replace(simple, name=case.name)

@@ -47,14 +47,14 @@ def jitted(function: Function, call: Call) -> Function:
 
     The program is compiled here, by a call with zeros, so that running is only running.
     """
-    options = _given(function, call)
+    options = _non_default(function, call)
     numbers = {name: value for name, value in options.items() if name in NUMBERS}
     return _prepared(function, call, numbers, {n: v for n, v in options.items() if n not in numbers})
 
 
 def jitted_static(function: Function, call: Call) -> Function:
     """One program per shapes and options: for libraries that need the numbers when they compile."""
-    return _prepared(function, call, {}, _given(function, call))
+    return _prepared(function, call, {}, _non_default(function, call))
 
 
 @functools.cache
@@ -92,7 +92,7 @@ def _in_types_of(call: Call, run: Function) -> Function:
     return wide
 
 
-def _given(function: Function, call: Call) -> dict[str, Any]:
+def _non_default(function: Function, call: Call) -> dict[str, Any]:
     """The plain keywords whose value is not the default anyway."""
     parameters = inspect.signature(function).parameters
     defaults = {name: parameter.default for name, parameter in parameters.items()}

@@ -68,7 +68,7 @@ def _slots(block_table: Any, lengths: Any, size: int, first: Any = None) -> tupl
     return ends, torch.cat(rows) if rows else torch.zeros(0, dtype=torch.int64)
 
 
-def _left(window: Any, is_causal: bool) -> int:
+def _window_left(window: Any, is_causal: bool) -> int:
     """``sliding_window_size``: how far back a window reaches, −1 for any."""
     if window is None or window[0] is None:
         return -1
@@ -171,7 +171,7 @@ def extend(
         1.0,
         sm_scale=scale,
         logit_cap=0.0 if softcap is None else softcap,
-        sliding_window_size=_left(window, is_causal),
+        sliding_window_size=_window_left(window, is_causal),
         sinks=sinks,
         lse_extend=lse,
     )
@@ -206,7 +206,7 @@ def extend_unified(
         sm_scale=scale,
         logit_cap=0.0 if softcap is None else softcap,
         is_causal=is_causal,
-        sliding_window_size=_left(window, is_causal),
+        sliding_window_size=_window_left(window, is_causal),
         sinks=sinks,
     )
     return out

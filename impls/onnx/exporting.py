@@ -114,12 +114,12 @@ def _tables() -> tuple[tuple[Any, str, Any], ...]:
         from torch.onnx._internal.exporter import _decomp
 
         name = "create_onnx_friendly_decomposition_table"
-        found.append((_decomp, name, _kept(getattr(_decomp, name), frozenset, dict)))
+        found.append((_decomp, name, _remembering(getattr(_decomp, name), frozenset, dict)))
     with contextlib.suppress(ImportError, AttributeError):
         from torch.export import exported_program
 
         name = "_split_decomp_table_to_cia_and_python_decomp"
-        found.append((exported_program, name, _kept(getattr(exported_program, name), _entries, _two_tables)))
+        found.append((exported_program, name, _remembering(getattr(exported_program, name), _entries, _two_tables)))
     with contextlib.suppress(ImportError, AttributeError):
         from torch._subclasses.fake_impls import op_implementations_dict
         from torch.export import exported_program
@@ -129,7 +129,7 @@ def _tables() -> tuple[tuple[Any, str, Any], ...]:
     return tuple(found)
 
 
-def _kept(make: Function, key: Callable[[Any], Hashable], copy: Callable[[Any], Any]) -> Function:
+def _remembering(make: Function, key: Callable[[Any], Hashable], copy: Callable[[Any], Any]) -> Function:
     """A function of one table with a memory; every caller gets a copy, which it may change."""
     made: dict[Hashable, Any] = {}
 

@@ -128,7 +128,7 @@ class Fitting:
     def _check_options(self, call: Call) -> None:
         """Refuse a call whose options the graph does not hold."""
         for name, value in self._spec.fixed.items():
-            if not _same(value, _given(name, call), call.dtype):
+            if not _same(value, _option_value(name, call), call.dtype):
                 raise NotImplementedError(f"the model is fixed to {name}={value!r}")
 
     def _filled(self, call: Call) -> dict[str, np.ndarray]:
@@ -137,7 +137,7 @@ class Fitting:
         for name, declared in self._inputs.items():
             if name in dict(call.shapes):
                 continue
-            value = _given(name, call)
+            value = _option_value(name, call)
             if name in ("mask", "bias", "kv_lengths", "causal_offset") and {"q", "k"} <= dict(call.shapes).keys():
                 made[name] = self._neutral(name, declared, call, value)
             elif value is None or name in self._spec.operator.arrays:
@@ -165,7 +165,7 @@ class Fitting:
         return np.full(shape, name == "mask", _numpy(declared.type))
 
 
-def _given(name: str, call: Call) -> Any:
+def _option_value(name: str, call: Call) -> Any:
     """The value of an option in a call, its default where it has one."""
     value = call.static.get(name)
     if value is None and name == "scale" and "q" in dict(call.shapes) and call.shape("q")[-1:] > (0,):
@@ -286,7 +286,7 @@ class _Names:
             there, kind = (self.outs, "output") if mine in results else (self.ins, "input")
             if theirs not in there:
                 raise ImplementationError(f"{self.who} has no {kind} {theirs!r}{nearest(theirs, there)}")
-        found = self._found(self.ins, expected)
+        found = self._recognised(self.ins, expected)
         stray = [name for name in self.ins if name not in found.values()]
         required = [*operator.arguments, *(name for name in operator.always if name in operator.arrays)]
         missing = [name for name in required if name not in found]
@@ -302,14 +302,14 @@ class _Names:
     def outputs(self) -> dict[str, str]:
         """The model's outputs by our names; the only output of a model is the first result."""
         results = [name for name, _ in self.spec.operator.results]
-        found = self._found(self.outs, results)
+        found = self._recognised(self.outs, results)
         if len(self.outs) == 1 and not found:
             return {results[0]: self.outs[0]}
         if results[0] not in found:
             raise ImplementationError(f"{self.who} has no output for {results[0]}; {self._real()}{self._hint()}")
         return found
 
-    def _found(self, theirs: tuple[str, ...], ours: list[str]) -> dict[str, str]:
+    def _recognised(self, theirs: tuple[str, ...], ours: list[str]) -> dict[str, str]:
         """Names of ours that the model has or that are said of one of its names."""
         spec = {mine: name for mine, name in self.spec.names.items() if mine in ours}
         same = {name: name for name in ours if name in theirs and name not in spec.values()}

@@ -47,7 +47,7 @@ def node(builder: str, runner: str = _SESSION) -> Writer:
         from attention_conformance.impls.onnx.model_source import indented, statements
 
         model = build(load(builder), call)
-        lines = ["def model():", *indented(statements(model)), "", "", *_opened(runner, call)]
+        lines = ["def model():", *indented(statements(model)), "", "", *_session_lines(runner, call)]
         names = ["TensorProto", "helper", *(["numpy_helper"] if model.graph.initializer else [])]
         run = "import onnxruntime" if runner == _SESSION else "from onnx.reference import ReferenceEvaluator"
         imports = ("import functools", run, f"from onnx import {', '.join(names)}")
@@ -78,7 +78,7 @@ def exported(opset: int, written: Writer) -> Writer:
             "    return torch.onnx.export(Attention().eval(), example, input_names=names, **options).model_proto",
             "",
             "",
-            *_opened(_SESSION, call),
+            *_session_lines(_SESSION, call),
         ]
         imports = ("import functools", "import onnxruntime", *inner.terms.imports, *inner.imports)
         return _run(call, _CONTIGUOUS, imports, "\n".join(lines), inner.sources, exported=True)
@@ -90,7 +90,7 @@ def exported(opset: int, written: Writer) -> Writer:
 _CONTIGUOUS = dataclasses.replace(NUMPY, put=lambda arrays, memory, device: [])
 
 
-def _opened(runner: str, call: Call) -> list[str]:
+def _session_lines(runner: str, call: Call) -> list[str]:
     """Once, the session or evaluator of ``model()``."""
     text = runner.format(providers=_PROVIDERS[call.device])
     return ["@functools.cache", "def session():", f"    return {text}"]

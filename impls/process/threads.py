@@ -111,11 +111,11 @@ def begin_on(number: int) -> None:
     if len(found) > 1:
         core = found[number % len(found)]
         for thread in _others():
-            _through(thread, lambda usable: usable - {core})
-        _through(0, lambda usable: {core})
+            _move_through(thread, lambda usable: usable - {core})
+        _move_through(0, lambda usable: {core})
 
 
-def _through(thread: int, wanted: Callable[[set[int]], set[int]]) -> None:
+def _move_through(thread: int, wanted: Callable[[set[int]], set[int]]) -> None:
     """Let a thread use the wanted ones of its cores for a moment, and then all that it might."""
     with contextlib.suppress(OSError):  # a thread that ended meanwhile, a core that was taken away
         usable = os.sched_getaffinity(thread)

@@ -323,14 +323,14 @@ class Line:
         Raises Malformed, EOFError, or what ``wait`` raises.
         """
         begun, self._left = self._left, bytearray()
-        self._more(begun, ANSWER.size, wait)
+        self._read_more(begun, ANSWER.size, wait)
         magic, kind, number, table, record, total, seconds = ANSWER.unpack_from(begun)
         if magic != MAGIC or kind not in (RESULT, RAISED, SEALED):
             raise Malformed(f"bytes that are no answer, beginning with {bytes(begun[:16])!r}")
         if table > LARGEST_TABLE or record > LARGEST_RECORD or total > self._largest:
             raise Malformed(f"an answer that says it has {table + record + total} bytes")
         start = ANSWER.size + table + record
-        self._more(begun, start, wait)
+        self._read_more(begun, start, wait)
         arrays, buffers = _allocated(bytes(begun[ANSWER.size : ANSWER.size + table]), total)
         rest = memoryview(begun)[start:]
         for buffer in buffers:
@@ -352,7 +352,7 @@ class Line:
                 raise Malformed("truth values that are neither 0 nor 1")
         return found
 
-    def _more(self, begun: bytearray, count: int, wait: Wait) -> None:
+    def _read_more(self, begun: bytearray, count: int, wait: Wait) -> None:
         """Read until so many bytes have begun."""
         while len(begun) < count:
             got = self._into(self._chunk, wait, first=not begun)

@@ -41,11 +41,11 @@ def put(array: np.ndarray, device: str) -> torch.Tensor:
     else:
         tensor = torch.from_numpy(once)
     if device != "cpu":
-        tensor = _moved(tensor, device)
+        tensor = _copy_to_device(tensor, device)
     return tensor.expand(array.shape)
 
 
-def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
+def _copy_to_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
     """A copy on a device with the same strides, which ``Tensor.to`` keeps only where no element is left out."""
     if tensor.numel() == 0:
         return tensor.to(device)

@@ -111,7 +111,7 @@ def libraries(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
     list[str]
         One text for each library.
     """
-    return _fields([_together(map(versions_of, side)) for side in (base, new)])
+    return _fields([_merged(map(versions_of, side)) for side in (base, new)])
 
 
 def load(runs: Iterable[BenchRun]) -> float:
@@ -248,7 +248,7 @@ def versions_of(run: BenchRun) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _together(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def _merged(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: value for part in parts for name, value in part.items()}
 
 

@@ -111,7 +111,7 @@ def outcome_change(key: Key, old: Result | None, new: Result | None) -> Change |
         The change.
     """
     before, after = (None if one is None else one.outcome for one in (old, new))
-    texts = _told(old), _told(new)
+    texts = _outcome_text(old), _outcome_text(new)
     if before is after:
         if after is Outcome.FAILED and _way(old) != _way(new):
             return Change(Kind.OTHER_FAILURE, Level.NOTE, *key, *texts)
@@ -186,7 +186,7 @@ def _way(result: Result | None) -> Mapping[str, Any]:
     )
 
 
-def _told(result: Result | None) -> str:
+def _outcome_text(result: Result | None) -> str:
     if result is None:
         return "not run"
     share = f", {result.share:.3g} of the bound" if result.share is not None and not math.isinf(result.share) else ""

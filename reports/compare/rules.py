@@ -147,7 +147,7 @@ def read(path: Path) -> Rules:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ReportError(f"{path} cannot be read: {error}") from None
-    _known(path, "the file", data, ("rule",))
+    _refuse_unknown(path, "the file", data, ("rule",))
     tables = data.get("rule", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ReportError(f"{path}: rule is one table, expected [[rule]] in double brackets")
@@ -157,7 +157,7 @@ def read(path: Path) -> Rules:
 
 def _rule(path: Path, number: int, table: Mapping[str, Any]) -> Rule:
     where = f"rule {number}"
-    _known(path, where, table, (*PATTERNS, *THRESHOLDS, "ignore"))
+    _refuse_unknown(path, where, table, (*PATTERNS, *THRESHOLDS, "ignore"))
     patterns = {name: table[name] for name in PATTERNS if name in table}
     if not all(isinstance(pattern, str) for pattern in patterns.values()):
         raise ReportError(f"{path}: {where} has a pattern that is no text")
@@ -177,7 +177,7 @@ def _rule(path: Path, number: int, table: Mapping[str, Any]) -> Rule:
     return Rule(number, patterns, thresholds, tuple(ignore))
 
 
-def _known(path: Path, where: str, table: Mapping[str, Any], names: tuple[str, ...]) -> None:
+def _refuse_unknown(path: Path, where: str, table: Mapping[str, Any], names: tuple[str, ...]) -> None:
     unknown = sorted(set(table) - set(names))
     if unknown:
         raise ReportError(f"{path}: {where} has the unknown key {unknown[0]!r}, expected {', '.join(names)}")

@@ -66,7 +66,7 @@ def changes(base: Records, new: Records, rules: Rules) -> list[Change]:
         old, now = before.get(key), after.get(key)
         step = STEPS.get((_outcome(old), _outcome(now)))
         if step:
-            found.append(Change(*step, *key, _told(old), _told(now)))
+            found.append(Change(*step, *key, _outcome_text(old), _outcome_text(now)))
         elif old and now and old["outcome"] == now["outcome"] == TIMED:
             found += _drifts(key, old, now, rules)
     return [counted(change, rules, workload=change.name) for change in found]
@@ -94,7 +94,7 @@ def _outcome(cell: Mapping[str, Any] | None) -> str | None:
     return None if cell is None else cell["outcome"]
 
 
-def _told(cell: Mapping[str, Any] | None) -> str:
+def _outcome_text(cell: Mapping[str, Any] | None) -> str:
     if cell is None:
         return "not there"
     why = " ".join(text for text in (cell["clause"], cell["reason"]) if text)

@@ -49,10 +49,10 @@ BAD = ("failed", "known-deviation", "advisory")
 def page(found: History) -> str:
     """The whole page."""
     with document.Bundle() as bundle:
-        return document.rendered("history.html.j2", SCRIPTS, bundle, _shown(found))
+        return document.rendered("history.html.j2", SCRIPTS, bundle, _template_variables(found))
 
 
-def _shown(found: History) -> dict[str, Any]:
+def _template_variables(found: History) -> dict[str, Any]:
     """Variables of the template; sections without records are empty."""
     steps = pages.changes(found)
     shown = {
@@ -161,7 +161,7 @@ def change_table(steps: pd.DataFrame) -> Table:
     """One row per change, in the order of their table: the newest first, of one run the highest level first."""
     rows = tuple(
         (
-            _named(row, what),
+            _linked_name(row, what),
             _ratio(row),
             Cell(of, look="name"),
             Cell(row["device"]),
@@ -196,7 +196,7 @@ def cell_table(found: History) -> Table:
         since = number(last / one.steps[-1].after if one.steps else None)
         rows.append(
             (
-                _named(named, one.key[0]),
+                _linked_name(named, one.key[0]),
                 Cell(named["workload"], look="name"),
                 Cell(named["device"]),
                 Cell(named["dtype"]),
@@ -244,7 +244,7 @@ def refused_table(found: History) -> Table:
     return Table("refused", "Files that were refused", columns("file", "why"), rows)
 
 
-def _named(row: Mapping[Any, Any], text: str) -> Cell:
+def _linked_name(row: Mapping[Any, Any], text: str) -> Cell:
     """A name with a link to its trend, if it is of one cell."""
     parts = [row[name] for name in SERIES]
     alone = row.get("level", Level.CELL) == Level.CELL
@@ -289,8 +289,8 @@ def _groups(steps: pd.DataFrame) -> tuple[Group, ...]:
         items = tuple(
             Cell(
                 " ".join(filter(None, (what, row["dtype"], of))) + f" {digits(row['ratio'])}×",
-                tip=_between(row),
-                link=_named(row, what).link or "#changes",
+                tip=_place_of(row),
+                link=_linked_name(row, what).link or "#changes",
             )
             for row in some.head(NAMED).to_dict("records")
             for what, of in [pages.named(row)]
@@ -300,7 +300,7 @@ def _groups(steps: pd.DataFrame) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def _between(change: Mapping[Any, Any]) -> str:
+def _place_of(change: Mapping[Any, Any]) -> str:
     times = "" if math.isnan(change["before"]) else " → ".join(milliseconds(change[at]) for at in ("before", "after"))
     return f"{times} at {change['when']}".strip()
 

@@ -138,7 +138,7 @@ def found(logs: np.ndarray, keys: Sequence[Key]) -> Changes:
     places = [list(each) for each in own]
     for level, at, row in shared:
         for step in _steps(row):
-            moved = {cell: _moved(lasting[cell], step) for cell in at}
+            moved = {cell: _log_ratio(lasting[cell], step) for cell in at}
             cells = tuple(cell for cell, log in moved.items() if log / step.log >= PART)
             if 2 * len(cells) > len(at):
                 ratio = math.exp(float(np.median([moved[cell] for cell in cells])))
@@ -190,11 +190,11 @@ def _alike(own: dict[int, float], step: _Step, *rows: np.ndarray) -> float | Non
     for place, log in own.items():
         if abs(place - step.at) < SHORTEST and log * step.log > 0:
             return log
-    moved = [_moved(row, step) for row in rows]
+    moved = [_log_ratio(row, step) for row in rows]
     return moved[0] if min(log / step.log for log in moved) >= PART else None
 
 
-def _moved(row: np.ndarray, step: _Step) -> float:
+def _log_ratio(row: np.ndarray, step: _Step) -> float:
     """The log of new ÷ old of a cell around a change of several; 0 where it lacks the runs before or after it."""
     before, after = (part[~np.isnan(part)] for part in (row[step.start : step.at], row[step.at : step.end]))
     return float(np.median(after) - np.median(before)) if len(before) and len(after) else 0.0

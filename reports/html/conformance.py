@@ -123,7 +123,7 @@ def _groups(operator: str, clause: str, judged: pd.DataFrame, answered: given.An
         who = (row["implementation"], row["device"])
         wrong[who] = Cell(who[0], tip=row["error_pattern"] or row["reason"], link=link("clause", clause, *who))
     silent: dict[Who, Cell] = {}
-    for who, said in _said(answered).items():
+    for who, said in _answers_of(answered).items():
         otherwise = [(question, text) for question, text in said if text.startswith(BOLD)]
         if otherwise:
             wrong[who] = _differs(who, otherwise)
@@ -144,7 +144,7 @@ def _groups(operator: str, clause: str, judged: pd.DataFrame, answered: given.An
     ]
 
 
-def _said(answered: given.Answers | None) -> Mapping[Who, list[tuple[Question, str]]]:
+def _answers_of(answered: given.Answers | None) -> Mapping[Who, list[tuple[Question, str]]]:
     if answered is None:
         return {}
     at = [(number, question) for number, question in enumerate(answered.questions) if question.text.startswith(BEGINS)]
@@ -203,12 +203,12 @@ def _matrix(prefix: str, long: pd.DataFrame) -> Table:
         clause = named["clause"]
         should = "" if named["level"] in ("MUST", "") else f" ({named['level']})"
         head = Cell(f"{clause} {named['title']}{should}", tables.clause_order(clause)[1], link=link("clause", clause))
-        rows.append((head, *(_judged(cells.get((clause, *each))) for each in who)))
+        rows.append((head, *(_result_cell(cells.get((clause, *each))) for each in who)))
     heads = [Column("clause"), *(Column(" ".join(each) if several else each[0], narrow=True) for each in who)]
     return Table(f"matrix-{prefix.lower()}", f"{prefix}: {PARTS.get(prefix, prefix)}", tuple(heads), tuple(rows))
 
 
-def _judged(row: Mapping[Any, Any] | None) -> Cell:
+def _result_cell(row: Mapping[Any, Any] | None) -> Cell:
     if row is None:
         return Cell("", "", spoken="not run")
     worst = next((name for name in RANK if row[name]), "unsupported")

@@ -135,7 +135,7 @@ class Bundle:
 
     def text(self) -> str:
         """The script.  Raises RuntimeError if vl_convert gave none."""
-        script = self._made(self._process) if self._process else Path(str(self._place)).read_bytes()
+        script = self._packed_script(self._process) if self._process else Path(str(self._place)).read_bytes()
         return script.decode("utf-8")
 
     def __exit__(self, *_: object) -> None:
@@ -143,7 +143,7 @@ class Bundle:
             self._process.kill()
             self._process.communicate()
 
-    def _made(self, process: subprocess.Popen[bytes]) -> bytes:
+    def _packed_script(self, process: subprocess.Popen[bytes]) -> bytes:
         script = process.communicate()[0]
         if process.returncode or not script:
             raise RuntimeError("vl_convert did not give the JavaScript of the plots")

@@ -31,10 +31,10 @@ SHARE = 3
 def page(model: Model) -> str:
     """The whole page."""
     with document.Bundle() as bundle:
-        return document.rendered("page.html.j2", SCRIPTS, bundle, _shown(model))
+        return document.rendered("page.html.j2", SCRIPTS, bundle, _template_variables(model))
 
 
-def _shown(model: Model) -> dict[str, Any]:
+def _template_variables(model: Model) -> dict[str, Any]:
     """Variables of the template; sections without records are empty."""
     records = model.records
     found = speed.frame(model)

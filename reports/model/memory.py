@@ -26,7 +26,7 @@ RULE = (
 def memories(cells: Iterable[Mapping[str, Any]]) -> list[Memory]:
     """One for each series of timed cells that has the bytes of two lengths, by the newest measure that a file has."""
     return _memories(
-        {**cell, "memory_bytes": _held(cell)} for cell in cells if cell["outcome"] == "timed" and cell["S"] > 0
+        {**cell, "memory_bytes": _held_bytes(cell)} for cell in cells if cell["outcome"] == "timed" and cell["S"] > 0
     )
 
 
@@ -59,6 +59,6 @@ def by_growth(found: Iterable[Memory]) -> str:
     return table(pd.DataFrame(rows, columns=columns), left=len(columns)) + f"\n\n{escape(RULE)}"
 
 
-def _held(cell: Mapping[str, Any]) -> float | None:
+def _held_bytes(cell: Mapping[str, Any]) -> float | None:
     newest: float | None = cell.get("memory_bytes")
     return cell.get("peak_rss_bytes") if newest is None else newest
