@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from attention_conformance.checking import known
+from attention_conformance.checking import refuse_unknown
 from attention_conformance.conformance.judging.message import clause_lines
 from attention_conformance.conformance.targets import Selection, examine
 from attention_conformance.impls.contract import Function, Implementation, ImplementationError
@@ -331,7 +331,7 @@ def benchmark(
     from attention_conformance.bench.processes import Processes
     from attention_conformance.bench.timing.plan import Plan
 
-    known(dtypes=dtypes, devices=[device])
+    refuse_unknown(dtypes=dtypes, devices=[device])
     for name, value, least, most in (
         ("threads", threads, 1, usable_cores()),
         ("processes", processes, 1, 100),

@@ -26,7 +26,7 @@ from attention_conformance.conformance.judging.claims import claim_lines, requir
 from attention_conformance.conformance.judging.features import claims
 from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result
 from attention_conformance.conformance.ledger.load import LEDGER, Ledger, read
-from attention_conformance.conformance.plugin import asked, chosen_cases
+from attention_conformance.conformance.plugin import cases_for, chosen_cases
 from attention_conformance.conformance.results import parse
 from attention_conformance.conformance.results.file import Writer
 from attention_conformance.conformance.run.causes import Cause, Told, causes, to_read
@@ -304,11 +304,11 @@ def check(
     started = time.perf_counter()
     names = required(list(require), "require=")
     chosen = chosen_cases(list(cases), "cases=")
-    known(dtypes=dtypes, devices=devices)
+    refuse_unknown(dtypes=dtypes, devices=devices)
     with suite(
         function, framework, operator, dtypes, devices, deviations, isolated=isolated, timeout=timeout
     ) as judging:
-        judged = {(t, c): judging.judge(t, c) for t in judging.selection.targets for c in asked(t, chosen)}
+        judged = {(t, c): judging.judge(t, c) for t in judging.selection.targets for c in cases_for(t, chosen)}
         return judging.report(judged, names, started, whole=not cases)
 
 
@@ -316,7 +316,7 @@ def check(
 _NAMES = {"dtypes": DTYPES, "devices": DEVICES}
 
 
-def known(**given: Sequence[str]) -> None:
+def refuse_unknown(**given: Sequence[str]) -> None:
     """Raise ImplementationError for a dtype or a device that there is not, with the keyword that it was given by.
 
     Parameters

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from attention_conformance.checking import TIMEOUT, Suite, known, suite
+from attention_conformance.checking import TIMEOUT, Suite, refuse_unknown, suite
 from attention_conformance.conformance.cases import AnyCase, asked_cases
 from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.conformance.plugin import asked, chosen_cases
+from attention_conformance.conformance.plugin import cases_for, chosen_cases
 from attention_conformance.conformance.run.run_checks import Adapters
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.backend import backend
@@ -131,7 +131,7 @@ def parametrize(
         raise ImplementationError(f"unknown framework {taken!r}{nearest(taken, list(Framework))}")
     record = Implementation(name_of(function), "", signature.name, Framework(taken))
     record = with_attributes(record, attributes_of(function))
-    known(dtypes=dtypes, devices=devices)
+    refuse_unknown(dtypes=dtypes, devices=devices)
     started = _Started(
         function,
         framework=taken,
@@ -149,7 +149,7 @@ def parametrize(
         for device in (devices or backend(record.framework).devices())
         for dtype in record.dtypes
         if dtype in (dtypes or DTYPES)
-        for case in asked(Target(record, device, dtype), chosen)
+        for case in cases_for(Target(record, device, dtype), chosen)
         if case.keywords <= accepted and not case.unfit
     ]
     several = len({check.device for check in checks}) > 1

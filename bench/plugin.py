@@ -187,7 +187,7 @@ def _checkpoint(config: pytest.Config, cells: list[Cell]) -> tuple[Checkpoint | 
     path = options.json_file(config)
     if path is None:
         return None, {}
-    file, resumes = checkpoint.beside(path), config.getoption("resume", False)
+    file, resumes = checkpoint.checkpoint_of(path), config.getoption("resume", False)
     header = {
         "spec": SPEC_VERSION,
         "fingerprint": _fingerprint(config)["id"],
@@ -318,7 +318,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for record in bench.records:
         if record.outcome in NAMED:
             where = f"{record.implementation} {record.device} {record.dtype} {record.workload}"
-            said_of = f"{record.outcome.replace('-', ' ')}: {where}: {record.clause}: {document.told(record)}"
+            said_of = f"{record.outcome.replace('-', ' ')}: {where}: {record.clause}: {document.reason_of(record)}"
             terminalreporter.line(said_of, **{"red" if record.outcome in BROKEN else "yellow": True})
     for line in _tables(bench):
         terminalreporter.line(line)
@@ -339,7 +339,7 @@ def _tables(bench: Bench) -> list[str]:
         if outcome.kind == TIMED
     ]
     invalid = [
-        {**msgspec.structs.asdict(record), "reason": document.told(record)}
+        {**msgspec.structs.asdict(record), "reason": document.reason_of(record)}
         for record in bench.records
         if record.outcome in NAMED
     ]

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import Framework, Implementation
-from attention_conformance.impls.loading import opened
+from attention_conformance.impls.loading import load_function
 from attention_conformance.impls.process import allocator, threads
 from attention_conformance.impls.process.pool import Pool, Spent
 
@@ -46,4 +46,4 @@ class Processes(Pool):
 def imports(implementation: Implementation) -> None:
     """Job of a worker: import a library and the function, so that neither is left for the first cell."""
     backend(implementation.framework)
-    opened(implementation)
+    load_function(implementation)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from attention_conformance.bench.output.document import extra_info, record, told
+from attention_conformance.bench.output.document import extra_info, reason_of, record
 from attention_conformance.bench.timing.virtual_clock import CLOCK, play
 from attention_conformance.bench.validity.outcomes import INVALID, KNOWN_DEVIATION, SKIPPED, UNSTABLE, Cell, Outcome
 
@@ -29,7 +29,7 @@ def test_forward(
     bench.record(cell, outcome)
     if outcome.kind == UNSTABLE:
         benchmark.skipped = True
-        pytest.fail(f"unstable: {outcome.clause}: {told(record(cell, outcome))}", pytrace=False)
+        pytest.fail(f"unstable: {outcome.clause}: {reason_of(record(cell, outcome))}", pytrace=False)
     if outcome.kind == INVALID:
         benchmark.skipped = True  # or pytest-benchmark warns that its fixture was not used
         pytest.fail(f"invalid: {outcome.clause}: {outcome.reason}", pytrace=False)

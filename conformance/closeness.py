@@ -24,7 +24,7 @@ from attention_conformance.conformance.calls.layer import layer
 from attention_conformance.conformance.calls.merge import merge
 from attention_conformance.conformance.calls.packed import packed
 from attention_conformance.conformance.calls.question import Part, Question
-from attention_conformance.conformance.calls.taken import taken, without_open
+from attention_conformance.conformance.calls.taken import part_in_question, without_open
 from attention_conformance.conformance.cases.parts import forms
 from attention_conformance.conformance.judging import judge
 from attention_conformance.conformance.judging.judge import Finding
@@ -765,12 +765,12 @@ def _judge_part(part: Part, question: Question, *, every_profile: bool = False) 
     if shapes:
         # Of the whole results, before a part of them is taken.
         form = forms({n: shapes[n] for n in case.results()})
-        finding = judge.malformed(part.reply, case, form, dtype)
+        finding = judge.wrong_form(part.reply, case, form, dtype)
         if finding is not None:
             return blank, finding, part.reply
-    looked = Reply("returned", {n: taken(case, n, a) for n, a in part.reply.results.items()})
+    looked = Reply("returned", {n: part_in_question(case, n, a) for n, a in part.reply.results.items()})
     looked = without_open(case, looked, dtype)
-    result, finding = judge.examined(looked, case, case.expected(dtype), blank, every_profile)
+    result, finding = judge.compare_results(looked, case, case.expected(dtype), blank, every_profile)
     return result, finding, looked
 
 

@@ -178,11 +178,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if config.getoption("quick"):
         few = quick_cases()
         cases = list(few.values()) if cases is None else [case for case in cases if case.name in few]
-    pairs = [(t, c) for t in targets.targets(config) for c in asked(t, cases)]
+    pairs = [(t, c) for t in targets.targets(config) for c in cases_for(t, cases)]
     metafunc.parametrize(("target", "case"), pairs, ids=[f"{t.id}-{c.name}" for t, c in pairs])
 
 
-def asked(target: targets.Target, cases: Sequence[AnyCase] | None) -> list[AnyCase]:
+def cases_for(target: targets.Target, cases: Sequence[AnyCase] | None) -> list[AnyCase]:
     """Cases of a run for a target: those of its operator and dtype, at sizes inside its envelope.
 
     Parameters

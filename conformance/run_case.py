@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from attention_conformance.conformance.cases import AnyCase, stopwatch
 from attention_conformance.conformance.cases.fit import sizes_of
-from attention_conformance.conformance.judging.judge import failed, judge, unanswered
+from attention_conformance.conformance.judging.judge import failed, judge, no_answer
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.ledger.apply import apply
 from attention_conformance.conformance.ledger.load import Ledger
@@ -64,7 +64,7 @@ def judge_case(
         try:
             reply = run_case(target, case, pool, timeout)
         except (Crashed, TimedOut) as error:
-            result = failed(blank, case, unanswered(error, case))
+            result = failed(blank, case, no_answer(error, case))
         else:
             result = judge(reply, case, blank)
     return Judged(apply(ledger, result, case, versions), reply)

@@ -25,7 +25,14 @@ from attention_conformance.impls.backend import Backend, backend
 from attention_conformance.impls.contract import Call, Function, Implementation, ImplementationError, Layout
 from attention_conformance.impls.envelope import Sizes
 from attention_conformance.impls.interpreters import enter, not_judged
-from attention_conformance.impls.loading import accepts_anything, attributes_of, keywords, load, opened, operator_of
+from attention_conformance.impls.loading import (
+    accepts_anything,
+    attributes_of,
+    keywords,
+    load,
+    load_function,
+    operator_of,
+)
 from attention_conformance.impls.operators import GRADIENTS, OPERATORS
 from attention_conformance.impls.process import state
 from attention_conformance.impls.process.fallbacks import WARNING, Fallbacks
@@ -118,7 +125,7 @@ def describe(implementation: Implementation) -> Description:
     ImplementationError
         If it cannot be imported, or is no function.
     """
-    function = opened(implementation)
+    function = load_function(implementation)
     if not callable(function):
         raise ImplementationError(f"{implementation.target} is a {type(function).__name__}, not a function")
     found = {name: _plain(value) for name, value in attributes_of(function).items()}
@@ -282,7 +289,7 @@ def _replied(
 
 def _call_prepared(implementation: Implementation, request: Request, other: Function | None, around: Around) -> Reply:
     arrays = backend(implementation.framework)
-    function = other or opened(implementation)
+    function = other or load_function(implementation)
     given, native, specification = arguments(implementation, request)
     started = time.perf_counter()
     if other is None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from attention_conformance.impls.calls import Reply, Request, call
 from attention_conformance.impls.contract import Implementation
-from attention_conformance.impls.loading import opened
+from attention_conformance.impls.loading import load_function
 from attention_conformance.impls.process.pool import cause
 
 #: Bytes that are read from a fork at once.
@@ -43,12 +43,12 @@ class FirstCalls:
 
 def ready(implementation: Implementation) -> None:
     """Import what a call needs, and use nothing of it.  Raises ImplementationError if that cannot be."""
-    opened(implementation)
+    load_function(implementation)
 
 
 def first_calls(implementation: Implementation, request: Request, processes: int, seconds: float) -> FirstCalls:
     """Fork ``processes`` times and call twice in each, ``seconds`` at most for both calls."""
-    opened(implementation)
+    load_function(implementation)
     kinds: dict[tuple[str, str], FirstCall] = {}
     lost = []
     for _ in range(processes):

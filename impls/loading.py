@@ -85,7 +85,7 @@ class Deferred:
         return inspect.signature(load(self._target, self._folder))
 
 
-def opened(implementation: Implementation) -> Any:
+def load_function(implementation: Implementation) -> Any:
     """The function of an implementation, made of its source where it has one.
 
     Parameters

@@ -17,7 +17,7 @@ import numpy as np
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.calls import Request, arguments, heads_inside, same_bits
 from attention_conformance.impls.contract import Function, Implementation
-from attention_conformance.impls.loading import load, opened
+from attention_conformance.impls.loading import load, load_function
 from attention_conformance.impls.operators import OPERATORS
 from attention_conformance.impls.process import state
 from attention_conformance.impls.process.state import Watch
@@ -60,7 +60,7 @@ class Returned:
 
 def others(implementation: Implementation) -> tuple[str, ...]:
     """The parameters of a function behind q, k and v that are no keywords of its operator."""
-    parameters = list(inspect.signature(opened(implementation)).parameters.values())
+    parameters = list(inspect.signature(load_function(implementation)).parameters.values())
     operator = OPERATORS[implementation.operator]
     behind = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)][len(operator.arguments) :]
     return tuple(p.name for p in behind if p.name not in operator.keywords)
@@ -80,7 +80,7 @@ def _returned(implementation: Implementation, request: Request, renamed: Mapping
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            function = _renaming(opened(implementation), renamed)
+            function = _renaming(load_function(implementation), renamed)
             _, native, specification = arguments(implementation, request)
             run = load(implementation.prepare)(function, specification)
             with watch:  # what is left changed here would hide that a case changes it

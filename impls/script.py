@@ -126,7 +126,7 @@ def forward(call: Call, operator: str) -> Call:
     return Call(call.dtype, call.device, shapes, call.options, operator)
 
 
-def together(names: Sequence[str], expression: str) -> str:
+def assign_each(names: Sequence[str], expression: str) -> str:
     """The statement that gives each of the names its ``expression``, in which the array is called ``a``.
 
     Parameters
@@ -156,7 +156,7 @@ def assigned(arrays: Sequence[Given], expression: Callable[[Given], str]) -> lis
     names: dict[str, list[str]] = {}
     for each in arrays:
         names.setdefault(expression(each), []).append(each.name)
-    return [together(those, text) for text, those in names.items() if text]
+    return [assign_each(those, text) for text, those in names.items() if text]
 
 
 def by_source(function: str, terms: Terms) -> Writer:

@@ -169,7 +169,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             if name not in self.FREE and not all(text.isprintable() for text in _texts(getattr(self, name))):
-                raise ValueError(f"{name!r} is {shown(getattr(self, name))}, which is not plain text")
+                raise ValueError(f"{name!r} is {short_value(getattr(self, name))}, which is not plain text")
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -233,12 +233,12 @@ def _error_sentence(message: str, value: Any) -> str:
     path = path.partition("[...]")[0]  # an entry that msgspec does not name
     for key, at in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
         value = value[key] if key else value[int(at)]
-    said = f"{path!r} is {shown(value)}" if path else f"it is {shown(value)}"
+    said = f"{path!r} is {short_value(value)}" if path else f"it is {short_value(value)}"
     wanted = re.match(r"Expected (.*?)(?:, got .*)?$", what, re.DOTALL)
     return f"{said}, expected {_TYPE.sub(lambda name: _TYPES[name[0]], wanted[1]).replace('`', '')}" if wanted else said
 
 
-def shown(value: Any) -> str:
+def short_value(value: Any) -> str:
     """A wrong value in a sentence, cut where it is long.
 
     Parameters

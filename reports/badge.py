@@ -46,11 +46,11 @@ def badges(model: Model) -> dict[str, str]:
         name, number = base, 2
         while name in made:
             name, number = f"{base}-{number}", number + 1
-        made[name] = svg(*said(found.get(who, ()), row[Outcome.FAILED.value], row[Outcome.KNOWN_DEVIATION.value]))
+        made[name] = svg(*badge_text(found.get(who, ()), row[Outcome.FAILED.value], row[Outcome.KNOWN_DEVIATION.value]))
     return made
 
 
-def said(group: Sequence[Claim], failed: int, deviating: int) -> tuple[str, str]:
+def badge_text(group: Sequence[Claim], failed: int, deviating: int) -> tuple[str, str]:
     """The right half and its colour: failures first, then what it conforms to and how often it deviates."""
     if failed:
         return f"{failed} failed", RED

@@ -49,7 +49,7 @@ def run(files: list[Path], output: Path, formats: list[str] | None, base: str | 
     # Files become millions of small objects without circles: looking for those took a third of the time.
     with without_gc():
         known = read_rules(rules) if rules else None
-        records = read(places.found(files))
+        records = read(places.files_of(files))
         since = compared(compare.records(base), records, known) if base else None
         whole = model.Model(records, clauses(), since)
         return "\n".join(map(str, outputs.written(whole, output, formats or outputs.DEFAULT)))

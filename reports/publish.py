@@ -125,7 +125,7 @@ def keep(files: Iterable[Path], folder: Path, is_base: bool = False) -> list[Pat
     return paths
 
 
-def kept(folder: Path = FOLDER) -> list[Path]:
+def published_files(folder: Path = FOLDER) -> list[Path]:
     """The published result files.
 
     Parameters
@@ -143,7 +143,7 @@ def kept(folder: Path = FOLDER) -> list[Path]:
 
 def model(folder: Path = FOLDER) -> Model:
     """Model of the published files, compared with the base run if there is one."""
-    new = read(kept(folder))
+    new = read(published_files(folder))
     since = compare(records(str(folder / BASE)), new) if (folder / BASE).is_dir() else None
     return Model(new, clauses(), since)
 

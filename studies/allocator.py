@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.impls.loading import opened
+from attention_conformance.impls.loading import load_function
 from attention_conformance.impls.process import allocator
 from attention_conformance.impls.process.pool import Worker
 from attention_conformance.impls.select import builtin
@@ -33,7 +33,7 @@ SETS = 3
 
 def timed(name: str, length: int, seconds: float) -> tuple[float, float]:
     """Job: median milliseconds of the calls of so many seconds, and page faults of a call."""
-    function, generator = opened(builtin()[name]), np.random.default_rng(0)
+    function, generator = load_function(builtin()[name]), np.random.default_rng(0)
     inputs = [generator.standard_normal((3, 1, 8, length, 64), dtype=np.float32) for _ in range(SETS)]
     for given in inputs:
         function(*given)

@@ -15,7 +15,7 @@ from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import Framework
 from attention_conformance.impls.process import allocator
 from attention_conformance.impls.process.pool import Worker
-from studies.common import Measured, Study, markdown, sentence, within
+from studies.common import Measured, Study, markdown, ratio_with_interval, sentence
 
 #: Bytes that a call reads: what a core's nearest cache holds, its next one, the last one, and none.
 READ = (2**14, 2**18, 2**22, 2**28)
@@ -62,7 +62,9 @@ def table(found: Measured) -> str:
     rows = []
     for one in found["sizes"]:
         warm, cold = (f"{1e6 * statistics.median(one['seconds'][name]):.3g}" for name in ("warm", "cold"))
-        rows.append([one["bytes"] // 1024, warm, cold, within(ratio(one)), f"{1e3 * one['eviction_seconds']:.3g}"])
+        rows.append(
+            [one["bytes"] // 1024, warm, cold, ratio_with_interval(ratio(one)), f"{1e3 * one['eviction_seconds']:.3g}"]
+        )
     copied = found["sizes"][0]["evicted"] / 2**20
     told = "as this system tells of the last caches" if found["told"] else "as this system tells of no cache"
     lines = markdown(["read, KiB", "warm, µs", "cold, µs", "cold ÷ warm", "emptying, ms"], rows, left=(3,))

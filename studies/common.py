@@ -163,7 +163,7 @@ def markdown(heads: Sequence[str], rows: Iterable[Sequence[object]], left: Itera
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in (heads, rules, *rows))
 
 
-def within(of: Interval, digits: int = 2) -> str:
+def ratio_with_interval(of: Interval, digits: int = 2) -> str:
     """A ratio with its interval."""
     return f"{of.value:.{digits}f} ({of.low:.{digits}f} to {of.high:.{digits}f})"
 
@@ -177,7 +177,7 @@ def chosen(names: Iterable[str]) -> Selection:
         pool.close()
 
 
-def used(
+def resources_used(
     command: Sequence[str], codes: Iterable[int], folder: Path, variables: Mapping[str, str] | None = None
 ) -> dict[str, float]:
     """Seconds by the clock and of the processor, and most bytes in memory, of one command with all that it starts.

@@ -348,14 +348,14 @@ def series(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     logs = np.array([[float(np.mean(np.log(run["cells"][name][at]))) for run in runs] for name in names])
     keys: list[Key] = [(who, device, dtype, work) for who, device, dtype, work in (name.split(" ") for name in names)]
     like = [Cell((who, dtype), row, row) for (who, _, dtype, _), row in zip(keys, logs, strict=True)]
-    plain = levels.found(logs, keys)
+    plain = levels.find_changes(logs, keys)
     injected = []
     for what, by, _ in INJECTED:
         hits, others = [], []
         for which in targets(like, what):
             slowed = logs.copy()
             slowed[which, middle:] += math.log(by)
-            after = levels.found(slowed, keys).places
+            after = levels.find_changes(slowed, keys).places
             hits += [any(abs(place - middle) <= levels.BESIDE for place in after[each]) for each in which]
             rest = [each for each in range(len(names)) if each not in which]
             others += [len(after[each]) > len(plain.places[each]) for each in rest]

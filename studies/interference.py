@@ -25,7 +25,7 @@ from attention_conformance.bench.workloads.workload import parse
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.process.pool import cpu_seconds
 from attention_conformance.impls.process.threads import usable_cores
-from studies.common import Measured, Study, chosen, markdown, sentence, within
+from studies.common import Measured, Study, chosen, markdown, ratio_with_interval, sentence
 
 #: One implementation of every library, and one of NumPy that leaves threads to BLAS.
 IMPLEMENTATIONS = ("numpy-eager", "numpy-tiled", "torch-sdpa", "jax-jit", "onnx-attention23")
@@ -114,7 +114,11 @@ def ratio(cell: Measured, way: str) -> statistics.Interval:
 def table(found: Measured) -> str:
     """Markdown: the ratios by cell, and the shares of a core by process."""
     rows = [
-        [cell["cell"], f"{1e3 * median(cell[ALONE]):.3g}", *(within(ratio(cell, way), 3) for way in WAYS[1:])]
+        [
+            cell["cell"],
+            f"{1e3 * median(cell[ALONE]):.3g}",
+            *(ratio_with_interval(ratio(cell, way), 3) for way in WAYS[1:]),
+        ]
         for cell in found["cells"]
     ]
     shares = [[name, f"{each[STOPPED]:.1%}", f"{each[WAITING]:.1%}"] for name, each in found["idle"].items()]

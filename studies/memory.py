@@ -70,11 +70,11 @@ def by_plan(_: Callable[[], Any], implementation: Implementation) -> int:
     import jax
 
     from attention_conformance.impls.jax.prepare import compiled
-    from attention_conformance.impls.loading import opened
+    from attention_conformance.impls.loading import load_function
 
     shape = (1, 8, AT, 64)
     arrays = {name: jax.ShapeDtypeStruct(shape, "float32") for name in "qkv"}
-    plan: Any = compiled(opened(implementation)).lower(arrays, {}, static=()).compile().memory_analysis()
+    plan: Any = compiled(load_function(implementation)).lower(arrays, {}, static=()).compile().memory_analysis()
     return int(plan.temp_size_in_bytes + plan.output_size_in_bytes)
 
 
@@ -88,7 +88,7 @@ THERE: Mapping[Framework, tuple[str, Callable[[Callable[[], Any], Implementation
 
 def told(implementation: Implementation) -> int:
     """Bytes of a second call, as its library says.  In a worker."""
-    call = peak.called(implementation, workload(AT), "cpu", "float32")
+    call = peak.call_of(implementation, workload(AT), "cpu", "float32")
     call()
     return THERE[implementation.framework][1](call, implementation)
 

@@ -23,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from studies.common import ROOT, Measured, Study, Unfit, markdown, sentence, used
+from studies.common import ROOT, Measured, Study, Unfit, markdown, resources_used, sentence
 
 #: Tests of the operator Attention that ONNX has, on ONNX Runtime.  Those of LinearAttention are another operator's.
 NODE_TESTS = """
@@ -93,8 +93,8 @@ def measure(runs: int, array_api_tests: Path | None) -> dict[str, Any]:
             for one, kept in zip(suites, found, strict=True):
                 report = work / "report.xml"
                 words = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", *one.words]
-                before = used([*words, "--collect-only"], ENDED, one.folder, one.variables)
-                taken = used([*words, f"--junitxml={report}"], ENDED, one.folder, one.variables)
+                before = resources_used([*words, "--collect-only"], ENDED, one.folder, one.variables)
+                taken = resources_used([*words, f"--junitxml={report}"], ENDED, one.folder, one.variables)
                 kept["runs"].append(taken | {"collect_cpu_seconds": before["cpu_seconds"], "results": counted(report)})
     return {
         "suites": found,

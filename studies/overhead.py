@@ -8,7 +8,7 @@ import numpy as np
 
 from attention_conformance.bench.analysis import overhead
 from attention_conformance.bench.analysis.statistics import Interval
-from studies.common import Measured, Study, markdown, sentence, within
+from studies.common import Measured, Study, markdown, ratio_with_interval, sentence
 
 
 def measure(pairs: int, runs: int) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def table(found: Measured) -> str:
     rows = []
     for one in found["runs"]:
         times = [f"{1e6 * one[name]:.1f}" for name in ("loop_seconds", "call_seconds")]
-        rows.append([*times, within(Interval(one["ratio"], *one["interval"]), 4), one["pairs"]])
+        rows.append([*times, ratio_with_interval(Interval(one["ratio"], *one["interval"]), 4), one["pairs"]])
     lines = markdown(["bare loop, µs", "by the protocol, µs", "ratio", "pairs of batches"], rows, left=(2,))
     return f"{lines}\n\n{sentence(found)}"
 

@@ -19,13 +19,13 @@ from typing import Any
 from attention_conformance.reports import publish
 from attention_conformance.reports.tests import large
 from attention_conformance.reports.tests.browsers import Opened, launched
-from studies.common import Measured, Study, markdown, measured, sentence, used
+from studies.common import Measured, Study, markdown, measured, resources_used, sentence
 
 #: What the versions of are kept with the numbers, as they decide.
 LIBRARIES = ("pandas", "numpy", "jinja2", "vl-convert-python")
 
 _NEW = ("new/bench.json", "new/conformance.jsonl")
-_OF_PUBLISHED = tuple(map(str, publish.kept()))
+_OF_PUBLISHED = tuple(map(str, publish.published_files()))
 _NO_PAGE = tuple(word for name in ("markdown", "csv", "json", "badges") for word in ("--format", name))
 
 #: Arguments of ``attention-conformance`` and its exit status, by what is made of what.
@@ -77,7 +77,7 @@ def timed(arguments: Sequence[str], code: int, folder: Path) -> dict[str, float]
 
     Raises RuntimeError if it does not end with the code.
     """
-    return used([sys.executable, "-m", "attention_conformance", *arguments], (code,), folder)
+    return resources_used([sys.executable, "-m", "attention_conformance", *arguments], (code,), folder)
 
 
 def opened(browser: Any, path: Path, heading: str) -> dict[str, float | None]:

@@ -60,7 +60,7 @@ def judge(group: str, first: int, last: int, seconds: float) -> dict[str, Any]:
     return {"problems": index - first, "counts": counts, "shares": shares, "alarms": alarms, "threads": 1}
 
 
-def together(before: Mapping[str, Any] | None, run: Mapping[str, Any]) -> dict[str, Any]:
+def merge_records(before: Mapping[str, Any] | None, run: Mapping[str, Any]) -> dict[str, Any]:
     """Records of a group with those of one run more behind it; ``runs`` say when, where and of how many."""
     counted = ("counts", "shares", "alarms")
     circumstances = {name: value for name, value in run.items() if name not in counted}
@@ -93,7 +93,7 @@ def measure(
         left = end - time.perf_counter()
         if first < last and left > 0:
             run = measured(judge, group=name, first=first, last=last, seconds=left)
-            groups[name] = together(before, run)
+            groups[name] = merge_records(before, run)
     return {"groups": groups, "threads": 1}
 
 

@@ -26,7 +26,7 @@ from attention_conformance.impls import calls
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.calls import Request
 from attention_conformance.impls.contract import Implementation
-from attention_conformance.impls.loading import load, opened
+from attention_conformance.impls.loading import load, load_function
 from attention_conformance.impls.process import allocator, threads
 from attention_conformance.impls.process.pool import Worker
 from attention_conformance.impls.select import builtin
@@ -172,7 +172,7 @@ def open_call(side: str, of: Implementation | str, length: int, causal: bool) ->
         arrays = backend(of.framework)
         request = Request.qkv("cpu", *problem, keywords={"is_causal": True} if causal else {})
         _, native, specification = calls.arguments(of, request)
-        prepared = calls.prepared(of, opened(of), specification)
+        prepared = calls.prepared(of, load_function(of), specification)
 
         def run() -> Any:
             returned = prepared(**native)

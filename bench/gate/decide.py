@@ -22,7 +22,7 @@ from attention_conformance.bench.validity import cheating
 from attention_conformance.bench.validity.cheating import Job
 from attention_conformance.bench.validity.checks import Invalid, Unstable, cause_of_first_call, repeated
 from attention_conformance.conformance.cases.base import Case
-from attention_conformance.conformance.judging.judge import judge, unanswered
+from attention_conformance.conformance.judging.judge import judge, no_answer
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.run_case import blank_of, request
 from attention_conformance.conformance.targets import Target
@@ -172,7 +172,7 @@ class Gate:
             self._borrowed()
         if not self.reasons:
             with contextlib.suppress(OSError, ValueError, SyntaxError):  # a module by its name, or nothing to parse
-                named = hidden.named(Path(modules.file_of(self.candidate)).read_text(encoding="utf-8"))
+                named = hidden.places_of_name(Path(modules.file_of(self.candidate)).read_text(encoding="utf-8"))
                 if named:
                     self._because("names", named)
         for shape in filter(rows.large, self.task.shapes):
@@ -233,7 +233,7 @@ class Gate:
             self._because("no answer", str(error), one)
             return None
         except Crashed as error:
-            self._because("crashed", unanswered(error, one).reason, one)
+            self._because("crashed", no_answer(error, one).reason, one)
             return None
         except Exception as error:
             self._because("garbage", f"what it sent is no answer: {type(error).__name__}: {error}"[:300], one)
@@ -286,7 +286,7 @@ class Gate:
         if not rows.large(one.shape):
             return judge(reply, one, blank, every_profile=False)
         started = time.monotonic()
-        result = rows.judged(reply, one, blank, self.seed, self._by_rows)
+        result = rows.judge_rows(reply, one, blank, self.seed, self._by_rows)
         one.store.clear()
         self._by_rows += 1
         self._judging += time.monotonic() - started

@@ -170,7 +170,7 @@ def _names_it(text: object) -> bool:
 # What it says of the suite.
 
 
-def named(text: str) -> str:
+def places_of_name(text: str) -> str:
     """Places of the suite's name in strings of a candidate's code, as what it does there may be for the judge alone.
 
     Docstrings, and what is done when the file is run as a program, are not looked at.

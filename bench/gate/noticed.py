@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
-#: What was noticed, "kind: text" each, in order; taken by ``taken``.
+#: What was noticed, "kind: text" each, in order; ``take_events`` takes them.
 _NOTICED: dict[str, None] = {}
 
 #: Calls of libraries' own attention by name.
@@ -32,7 +32,7 @@ def count(name: str) -> None:
     _COUNTS[name] = _COUNTS.get(name, 0) + 1
 
 
-def taken() -> tuple[str, ...]:
+def take_events() -> tuple[str, ...]:
     """Events since this was last called, and how often libraries were called."""
     found = (*_NOTICED, *(f"library: {name} {number}" for name, number in _COUNTS.items()))
     _NOTICED.clear()

@@ -80,7 +80,7 @@ def problems(
     found += _suite(required, shapes, dtype, seed)
     if not shapes:
         options = tuple(n for n, o in kernels.OPTION_SETS.items() if set(o.makers) <= set(required))
-        edges = list(kernels.within(seed % 2**31, dtype=(dtype,), option=options, lse=(False,)))
+        edges = list(kernels.cases_within(seed % 2**31, dtype=(dtype,), option=options, lse=(False,)))
         chosen: Iterable[int] = rng.choice(len(edges), min(EDGES, len(edges)), replace=False) if edges else ()
         found += [_with_suffix(edges[i], f"@{seed:x}") for i in chosen]
     found = [one for one in found if all(one.options.get(n) == value for n, value in always.items())]

@@ -23,7 +23,7 @@ from attention_conformance.conformance.cases.base import NUMPY_DTYPES, Case
 from attention_conformance.conformance.cases.data import Data, Rng
 from attention_conformance.conformance.cases.given import GivenRows, GivenSdpa, given
 from attention_conformance.conformance.cases.parts import forms, odd_rows, part_of, query_heads
-from attention_conformance.conformance.judging.judge import failed, judge, malformed
+from attention_conformance.conformance.judging.judge import failed, judge, wrong_form
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.spec.inputs import Inputs
 from attention_conformance.impls.calls import Reply
@@ -117,7 +117,7 @@ def block(s: Shape, seed: int, number: int) -> Block:
     return Block(_sorted(batches), _sorted(heads), _sorted(list(rows)[:count]))
 
 
-def judged(reply: Reply, case: Case, blank: Result, seed: int, number: int) -> Result:
+def judge_rows(reply: Reply, case: Case, blank: Result, seed: int, number: int) -> Result:
     """The result that a reply to a large problem amounts to.
 
     Parameters
@@ -131,7 +131,7 @@ def judged(reply: Reply, case: Case, blank: Result, seed: int, number: int) -> R
         return judge(reply, case, blank, every_profile=False)
     s, inputs = case.shape, case.inputs(blank.dtype)
     whole = forms({"output": (s.b, s.hq, s.sq, s.dv)})
-    finding = malformed(reply, case, whole, blank.dtype)
+    finding = wrong_form(reply, case, whole, blank.dtype)
     if finding is not None:
         return failed(blank, case, finding)
     output = reply.results["output"]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.bench.gate import hidden, libraries, modules, walls
-from attention_conformance.bench.gate.noticed import Callers, notice, taken
+from attention_conformance.bench.gate.noticed import Callers, notice, take_events
 from attention_conformance.impls import calls
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.calls import Description, Reply, Request, same_bits
@@ -78,7 +78,9 @@ def enter(implementation: Implementation, own_work: bool = False) -> None:
         _State.arrays.settings() if implementation.framework is Framework.TORCH else ()
     )  # JAX's are set for its calls
     kept = (*(each for each in state.settings() if each.name in KEPT), *theirs)
-    _State.settings = tuple((each, each.get()) for each in kept if each.words is not state.moved and not each.harmless)
+    _State.settings = tuple(
+        (each, each.get()) for each in kept if each.words is not state.random_state_change and not each.harmless
+    )
 
 
 def enter_own_work(implementation: Implementation) -> None:
@@ -132,7 +134,7 @@ def ask(implementation: Implementation, request: Request, in_place: bool, counte
         now = setting.get()
         if now != was:
             notice("changed", f"it changed {setting.name} outside its calls: {setting.words(was, now)}")
-    noted = tuple(f"{NOTED}{each}" for each in taken())
+    noted = tuple(f"{NOTED}{each}" for each in take_events())
     return replace(reply, run_seconds=_State.seconds, side_effects=(*reply.side_effects, *noted))
 
 

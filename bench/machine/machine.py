@@ -96,9 +96,11 @@ def describe(
         "cores_usable": threads.usable_cores(),
         "cores_total": os.cpu_count() or 1,
         "quota": limits.cpu_quota(root),
-        "smt": limits.told(processors / "smt/control"),
-        "governor": ", ".join(sorted({limits.told(p) for p in processors.glob("cpu[0-9]*/cpufreq/scaling_governor")})),
-        "boost": limits.told(processors / "cpufreq/boost"),
+        "smt": limits.system_file(processors / "smt/control"),
+        "governor": ", ".join(
+            sorted({limits.system_file(p) for p in processors.glob("cpu[0-9]*/cpufreq/scaling_governor")})
+        ),
+        "boost": limits.system_file(processors / "cpufreq/boost"),
         "virtual": "hypervisor" in info.get("flags", ()) if info.get("arch", "").startswith("X86") else None,
         "memory_bytes": psutil.virtual_memory().total,
         "gpu": gpu,
@@ -148,7 +150,7 @@ def _cpuinfo() -> dict[str, Any]:
 
 def _cpu(info: Mapping[str, Any], root: Path) -> str:
     """The processor's name, and what tells it from others of that name."""
-    lines = [line.partition(":") for line in limits.told(root / "proc/cpuinfo").splitlines()]
+    lines = [line.partition(":") for line in limits.system_file(root / "proc/cpuinfo").splitlines()]
     arm = {name.strip(): value.strip() for name, _, value in reversed(lines) if name.startswith("CPU ")}  # first core's
     said = {STEPPING.get(name, name): value for name, value in (dict(info) | arm).items()}
     name = info.get("brand_raw") or platform.processor()

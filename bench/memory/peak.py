@@ -37,7 +37,7 @@ from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.impls import calls
 from attention_conformance.impls.backend import Backend, backend
 from attention_conformance.impls.contract import Implementation
-from attention_conformance.impls.loading import load, opened
+from attention_conformance.impls.loading import load, load_function
 from attention_conformance.impls.process import allocator, limits
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
@@ -183,11 +183,11 @@ def _measure(implementation: Implementation, workload: Workload, device: str, dt
     _libc("prctl", NO_HUGE_PAGES, 1, 0, 0, 0)
     arrays = backend(implementation.framework)
     with contextlib.suppress(Exception):  # it only warms; whether the real call can be made is asked below
-        called(implementation, shortened(workload), device, dtype)()
+        call_of(implementation, shortened(workload), device, dtype)()
     meter = _meter(arrays, device)
     if meter is None:
         return Peak(None, reason=f"nothing counts {implementation.framework}'s memory on {device} here")
-    call = called(implementation, workload, device, dtype)
+    call = call_of(implementation, workload, device, dtype)
     before = meter.held()
     call()
     meter.held()  # lets go of what was freed
@@ -208,9 +208,9 @@ def _meter(arrays: Backend, device: str) -> Meter | None:
         return None
 
 
-def called(implementation: Implementation, workload: Workload, device: str, dtype: str) -> Callable[[], Any]:
+def call_of(implementation: Implementation, workload: Workload, device: str, dtype: str) -> Callable[[], Any]:
     """A function that makes the call on inputs that are already there, and waits for its end."""
-    arrays, function = backend(implementation.framework), opened(implementation)
+    arrays, function = backend(implementation.framework), load_function(implementation)
     request = calls.Request(device, *arguments.make(workload, dtype, seed=0))
     _, native, specification = calls.arguments(implementation, request)
     run = load(implementation.prepare)(function, specification)  # not one that is kept for later calls

@@ -37,7 +37,7 @@ def record(cell: Cell, outcome: Outcome) -> Record:
     return Record(*named, outcome.kind, outcome.clause, outcome.reason, **apart)  # type: ignore[arg-type]
 
 
-def told(one: Record) -> str:
+def reason_of(one: Record) -> str:
     """The reason of a cell; of an unstable one first its time, which stands nowhere else."""
     if one.seconds is None or one.interval is None:
         return one.reason

@@ -22,7 +22,7 @@ from attention_conformance.impls import calls
 from attention_conformance.impls.backend import Backend, backend
 from attention_conformance.impls.calls import TRACEBACK_LINES, Request, collect, same_bits
 from attention_conformance.impls.contract import Call, Function, Implementation
-from attention_conformance.impls.loading import load, opened
+from attention_conformance.impls.loading import load, load_function
 from attention_conformance.impls.process import allocator, clocks, limits, threads
 from attention_conformance.impls.process.clocks import perf_counter
 
@@ -262,7 +262,7 @@ def _drawn_once(workload: Workload, dtype: str) -> Make:
 
 def _open(key: str, implementation: Implementation, workload: Workload, device: str, cold: bool, make: Make) -> Opened:
     arrays = backend(implementation.framework)
-    function = opened(implementation)
+    function = load_function(implementation)
     if not _CELLS:
         gc.freeze()  # what libraries made stays; looking through it at every end of a cell took 0.3 s with torch
     watch = stopwatch(arrays, implementation.framework, device, cold)

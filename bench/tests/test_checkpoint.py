@@ -29,7 +29,7 @@ SECOND = FIRST.with_run(ProcessRun(((0.1 + 0.2,),), 0.25))
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A checkpoint with two process runs of one cell, and two cells that ended otherwise."""
-    path = checkpoint.beside(tmp_path / "out.json")
+    path = checkpoint.checkpoint_of(tmp_path / "out.json")
     kept = Checkpoint(path, HEADER)
     kept.add("a", FIRST, 0)
     kept.add("b", Outcome(INVALID, "SDPA-25", "3 of 4 are wrong"), 0)

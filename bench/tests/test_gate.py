@@ -150,10 +150,10 @@ def test_asking_for_the_profiler_is_noticed_where_the_candidate_asks(tmp_path: P
     exec(compile(own.read_text(encoding="utf-8"), str(own), "exec"), names)  # noqa: S102  (of this test)
     by = noticed.Callers(str(own), hidden.rooms())
     state = libraries._guarded(lambda: False, "it asks", by.direct)
-    noticed.taken()
-    assert (state(), noticed.taken()) == (False, ())  # this file is the suite's
+    noticed.take_events()
+    assert (state(), noticed.take_events()) == (False, ())  # this file is the suite's
     assert names["ask"](state) is False
-    assert noticed.taken() == ("looks: it asks",)
+    assert noticed.take_events() == ("looks: it asks",)
 
 
 @pytest.mark.slow(8)
@@ -263,13 +263,13 @@ def test_there_are_forty_cheats_and_five_honest_kernels() -> None:
 )
 def test_the_suites_name_in_a_string_is_seen(code: str, line: str) -> None:
     """But for docstrings, comments and what a file does as a program."""
-    assert hidden.named(code).startswith(line)
-    assert bool(hidden.named(code)) == bool(line)
+    assert hidden.places_of_name(code).startswith(line)
+    assert bool(hidden.places_of_name(code)) == bool(line)
 
 
 def test_no_honest_kernel_names_the_suite() -> None:
     """So that this check, which came after most of the page's runs, changes none of them."""
-    assert [each.name for each in HONEST if hidden.named(each.text)] == []
+    assert [each.name for each in HONEST if hidden.places_of_name(each.text)] == []
 
 
 def test_a_task_that_does_not_fit_into_memory_is_no_verdict(tmp_path: Path) -> None:

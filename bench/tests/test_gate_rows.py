@@ -37,7 +37,7 @@ def results(spoil: Callable[[np.ndarray, np.ndarray], None], required: tuple[str
         spoil(output, inputs.v)
         target = Target(Implementation("it", "nowhere:it"), "cpu", "float32")
         reply = Reply("returned", {"output": output})
-        found[one.name] = rows.judged(reply, one, blank_of(target, one), SEED, number)
+        found[one.name] = rows.judge_rows(reply, one, blank_of(target, one), SEED, number)
     return found
 
 
@@ -104,7 +104,7 @@ def test_a_wrong_shape_is_told_of_the_whole() -> None:
     """Before a part of it is taken."""
     one = problems.timed(SIZES, "float32", SEED, 0)
     blank = blank_of(Target(Implementation("it", "nowhere:it"), "cpu", "float32"), one)
-    found = rows.judged(Reply("returned", {"output": np.zeros((2, 4, 9, 8), np.float32)}), one, blank, SEED, 0)
+    found = rows.judge_rows(Reply("returned", {"output": np.zeros((2, 4, 9, 8), np.float32)}), one, blank, SEED, 0)
     assert "shape (2, 4, 9, 8), expected (2, 4, 96, 8)" in found.reason
 
 

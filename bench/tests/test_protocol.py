@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_conformance.bench.output.document import record, told
+from attention_conformance.bench.output.document import reason_of, record
 from attention_conformance.bench.sampling.sampler import Batch, Opened
 from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.timing.protocol import LAST, UNSEEN, Live, Protocol
@@ -151,7 +151,7 @@ def test_an_unstable_cell_goes_on_and_is_counted_by_process_run() -> None:
     assert outcome.reason.endswith("; in 1 of 2 process runs")
     found = record(CELL, outcome)
     assert (found.outcome, found.calls) == ("unstable", 4)
-    assert told(found).startswith("150 ms (")
+    assert reason_of(found).startswith("150 ms (")
 
 
 def test_a_result_that_is_wrong_each_fifth_time_is_unstable() -> None:

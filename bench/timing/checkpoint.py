@@ -61,7 +61,7 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
     measured: Measured | None
 
 
-def beside(path: Path) -> Path:
+def checkpoint_of(path: Path) -> Path:
     """The checkpoint of a run that writes its JSON to ``path``."""
     return path.with_name(path.name + SUFFIX)
 

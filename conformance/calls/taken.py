@@ -20,7 +20,7 @@ from attention_conformance.conformance.cases.parts import part_of
 from attention_conformance.impls.calls import Reply
 
 
-def taken(case: Any, name: str, array: np.ndarray) -> np.ndarray:
+def part_in_question(case: Any, name: str, array: np.ndarray) -> np.ndarray:
     """The part of a result that a case is about."""
     if isinstance(case, GivenRows | GivenLatent) and name not in ("present_key", "present_value"):
         return array[:, :, list(case.rows)] if len(case.rows) < array.shape[2] else array

@@ -108,12 +108,14 @@ def asked_kernel_cases() -> dict[str, Case]:
 @functools.cache
 def few_kernel_cases() -> dict[str, Case]:
     """The cases at the sizes of kernels that a run asks built-in implementations that compile nothing, by name."""
-    return _by_name(kernels.few())
+    return _by_name(kernels.few_cases())
 
 
 def case_named(name: str) -> AnyCase:
     """The case of a name, of whichever tier.  Raises KeyError for a name that no case has."""
-    return asked_cases().get(name) or (serving.named(name) if name.startswith("serving-") else kernels.named(name))
+    return asked_cases().get(name) or (
+        serving.serving_case(name) if name.startswith("serving-") else kernels.kernel_case(name)
+    )
 
 
 @functools.cache

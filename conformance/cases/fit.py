@@ -227,7 +227,7 @@ def _axes(need: Need) -> Iterator[str]:
             yield _AXIS[term]
 
 
-def kept(need: Need, sizes: dict[str, int]) -> bool:
+def meets_need(need: Need, sizes: dict[str, int]) -> bool:
     """Whether sizes of axes are as a need says."""
     left, sign, right = need
 
@@ -254,7 +254,9 @@ class _Proposed:
 
     def smallest(self, axes: Sequence[str], needed: Sequence[Need], chosen: dict[str, int]) -> tuple[int, ...] | None:
         """Smallest of the sizes that are as needed, beside those that are chosen, and the least bad ones."""
-        fitting = [p for p in self.sizes if all(kept(n, chosen | dict(zip(axes, p, strict=True))) for n in needed)]
+        fitting = [
+            p for p in self.sizes if all(meets_need(n, chosen | dict(zip(axes, p, strict=True))) for n in needed)
+        ]
         return min(fitting, key=lambda p: (*self.worse(*p), math.prod(p), p), default=None)
 
 

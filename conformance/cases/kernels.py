@@ -408,7 +408,7 @@ _NAME = re.compile(
 )
 
 
-def named(name: str) -> Case:
+def kernel_case(name: str) -> Case:
     """The case of a name, without its design.  Raises KeyError for a name that no row has."""
     row = row_named(name)
     if row is None:
@@ -429,14 +429,14 @@ def row_named(name: str) -> Row | None:
 
 def asked_cases() -> Iterator[Case]:
     """The cases that a run asks without being told to."""
-    return map(named, REQUESTED.read_text(encoding="utf-8").split())
+    return map(kernel_case, REQUESTED.read_text(encoding="utf-8").split())
 
 
 #: What a row of the few may cost.
 CHEAP = 1 << 20
 
 
-def few() -> Iterator[Case]:
+def few_cases() -> Iterator[Case]:
     """A few of the cases that a run asks, which still meet every option, width and group of them in every dtype.
 
     And every option with one query, few and many, over few keys and many, fewer or more than the queries, in groups and
@@ -450,8 +450,8 @@ def few() -> Iterator[Case]:
     while missing:
         best = max(brings, key=lambda name: (len(brings[name] & missing) / costs[name], name))
         missing -= brings.pop(best)
-        yield named(best)
-    yield from (named(name) for name in rows if name.startswith("kernel-whole-"))
+        yield kernel_case(best)
+    yield from (kernel_case(name) for name in rows if name.startswith("kernel-whole-"))
 
 
 def _features_of(row: Row) -> set[tuple[Any, ...]]:
@@ -475,7 +475,7 @@ def _side(length: int) -> int:
     return sum(length > most for most in (1, 16, 65))
 
 
-def within(seed: int = 0, **allowed: tuple[Any, ...]) -> Iterator[Case]:
+def cases_within(seed: int = 0, **allowed: tuple[Any, ...]) -> Iterator[Case]:
     """The tier regenerated inside an envelope.
 
     Parameters

@@ -124,7 +124,7 @@ def _values() -> Iterator[MergeCase]:
     yield case("batches", "MERGE-1", "Four sequences of one row each, with log-sum-exps that differ.", sizes(4, 2, 1))
     yield case("equal-weights", "MERGE-2", "Equal log-sum-exps: the output is the mean, and lse is larger by log 2.", data=equal_weights, stays="equal weights")
     yield case("equal-outputs", "MERGE-2", "Equal outputs: they come back, whatever the weights.", data=equal_outputs, stays="outputs that no weight changes")
-    yield case("base", "MERGE-3", "Log-sum-exps 3 apart: a weight of 1/(1 + e³), and 1/9 in base 2 (sglang 40903).", data=apart(3.0), dtypes=("float32", *HALVES))
+    yield case("base", "MERGE-3", "Log-sum-exps 3 apart: a weight of 1/(1 + e³), and 1/9 in base 2 (sglang 40903).", data=lses_apart(3.0), dtypes=("float32", *HALVES))
     yield case("base-lse", "MERGE-3 MERGE-2", "Three parts around 7: lse is a natural logarithm.", sizes(parts=3), data=states(1.0, 7.0))
     yield case("lse-signs", "MERGE-3 MERGE-2", "Log-sum-exps of both signs around 0.", data=states(3.0, 0.0), dtypes=("float32", *HALVES), stays="log-sum-exps on both sides of 0")
 
@@ -163,8 +163,8 @@ def _range() -> Iterator[MergeCase]:
     yield case("large-some", "MERGE-10", "Log-sum-exps between −150 and 150 in one call.", sizes(parts=3), data=states(60.0, 0.0), stays="small and large ones in one call")
     yield case("small", "MERGE-10", "Log-sum-exps around −200: powers that start from a maximum of 0 all vanish (flashinfer PR 5262).", data=states(2.0, -200.0), dtypes=("float32", *HALVES))
     yield case("small-three", "MERGE-10 MERGE-4", "Around −1000, three parts.", sizes(parts=3), data=states(2.0, -1000.0))
-    yield case("unequal", "MERGE-10", "10,000 apart: the larger part comes back.", data=apart(1e4), dtypes=("float32", *HALVES), stays="a weight that vanishes in every dtype")
-    yield case("unequal-some", "MERGE-10 MERGE-12", "8 apart: a weight of 3.4e-4 still counts.", data=apart(8.0), dtypes=("float32", "float64"), stays="a weight that is small and counts")
+    yield case("unequal", "MERGE-10", "10,000 apart: the larger part comes back.", data=lses_apart(1e4), dtypes=("float32", *HALVES), stays="a weight that vanishes in every dtype")
+    yield case("unequal-some", "MERGE-10 MERGE-12", "8 apart: a weight of 3.4e-4 still counts.", data=lses_apart(8.0), dtypes=("float32", "float64"), stays="a weight that is small and counts")
     yield case("range-outputs", "MERGE-10", "Outputs of three parts that add up to more than float16 has, in some places, before the division.", sizes(parts=3), data=_near_largest, dtypes=("float16",))
     yield case("range-outputs-two", "MERGE-10", "The same of two parts.", data=_near_largest, dtypes=("float16",))
 
@@ -211,7 +211,7 @@ def equal_outputs(rng: Rng, s: Parts) -> tuple[np.ndarray, np.ndarray]:
     return np.broadcast_to(outputs[:1], outputs.shape), lses
 
 
-def apart(gap: float) -> Data:
+def lses_apart(gap: float) -> Data:
     """Each part's log-sum-exp below that of the one before it, or above in every second row."""
 
     def make(rng: Rng, s: Parts) -> tuple[np.ndarray, np.ndarray]:

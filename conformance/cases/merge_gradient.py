@@ -16,10 +16,10 @@ from attention_conformance.conformance.cases.merge import (
     TWO,
     MergeCase,
     Parts,
-    apart,
     equal_outputs,
     equal_weights,
     joined,
+    lses_apart,
     nan_in,
     ordered,
     sizes,
@@ -104,7 +104,7 @@ def _values() -> Iterator[MergeGradientCase]:
     yield case("lse-some-rows", "GRAD-37", "A gradient of lse in all rows, of the output in the first two: the others are not to be skipped.", lse=True, edit=_grad_output_of_two_rows)
     yield case("equal-weights", "GRAD-37", "Equal log-sum-exps: two maxima in every row, and equal weights.", data=equal_weights, lse=True, stays="equal weights")
     yield case("equal-outputs", "GRAD-37", "Equal outputs: no weight changes them, and log-sum-exps have gradients of zero but for grad_lse.", data=equal_outputs, lse=True, stays="a cancellation of all of the first term")
-    yield case("base", "GRAD-37", "Log-sum-exps 3 apart, with both gradients: other weights, and a factor ln 2, in base 2.", data=apart(3.0), lse=True, dtypes=("float32", *HALVES), stays="log-sum-exps in another base")
+    yield case("base", "GRAD-37", "Log-sum-exps 3 apart, with both gradients: other weights, and a factor ln 2, in base 2.", data=lses_apart(3.0), lse=True, dtypes=("float32", *HALVES), stays="log-sum-exps in another base")
     yield case("signs", "GRAD-37", "Log-sum-exps of both signs around 0.", data=states(3.0, 0.0), lse=True, stays="log-sum-exps on both sides of 0")
     yield case("joined", "GRAD-37", "The halves of attention over 32 keys.", data=joined(16, 16), lse=True, dtypes=("float32", *HALVES), stays="what a merge is for")
 
@@ -130,9 +130,9 @@ def _empty() -> Iterator[MergeGradientCase]:
 
 
 def _range() -> Iterator[MergeGradientCase]:
-    yield case("unequal", "GRAD-39", "80 apart: the weight is below the least number of float16, and none of float32.", data=apart(80.0), lse=True, dtypes=ALL_DTYPES, stays="a weight that is small in every dtype")
-    yield case("unequal-more", "GRAD-39", "10,000 apart: the larger part has both gradients, the other zeros.", data=apart(1e4), lse=True, dtypes=("float32", *HALVES), stays="a weight that vanishes in every dtype")
-    yield case("unequal-some", "GRAD-39 GRAD-40", "8 apart: a weight of 3.4e-4 still counts.", data=apart(8.0), lse=True, dtypes=("float32", "float64"), stays="a weight that is small and counts")
+    yield case("unequal", "GRAD-39", "80 apart: the weight is below the least number of float16, and none of float32.", data=lses_apart(80.0), lse=True, dtypes=ALL_DTYPES, stays="a weight that is small in every dtype")
+    yield case("unequal-more", "GRAD-39", "10,000 apart: the larger part has both gradients, the other zeros.", data=lses_apart(1e4), lse=True, dtypes=("float32", *HALVES), stays="a weight that vanishes in every dtype")
+    yield case("unequal-some", "GRAD-39 GRAD-40", "8 apart: a weight of 3.4e-4 still counts.", data=lses_apart(8.0), lse=True, dtypes=("float32", "float64"), stays="a weight that is small and counts")
     yield case("large", "GRAD-39", "Log-sum-exps around 200: exp overflows float32 beyond 88.", data=states(2.0, 200.0), lse=True, dtypes=("float32", *HALVES))
     yield case("small", "GRAD-39", "Log-sum-exps around −200.", data=states(2.0, -200.0), lse=True)
     yield case("nan-lse", "GRAD-41", "NaN as one log-sum-exp: the gradients of that row are NaN, and of no other one.", data=nan_in(lse=True), lse=True)

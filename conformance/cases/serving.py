@@ -245,7 +245,7 @@ def cases() -> Iterator[PackedCase]:
             yield of_row(name, row)
 
 
-def named(name: str) -> PackedCase:
+def serving_case(name: str) -> PackedCase:
     """The case of a name, without its design.  Raises KeyError for a name that no row has."""
     row = row_named(name)
     if row is None:
@@ -255,4 +255,4 @@ def named(name: str) -> PackedCase:
 
 def asked_cases() -> Iterator[PackedCase]:
     """The cases that a run asks without being told to."""
-    return map(named, REQUESTED.read_text(encoding="utf-8").split())
+    return map(serving_case, REQUESTED.read_text(encoding="utf-8").split())

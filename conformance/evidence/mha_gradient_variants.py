@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attention_conformance.conformance.evidence.mha_variants import WIDE
-from attention_conformance.conformance.evidence.variants import kept
+from attention_conformance.conformance.evidence.variants import rounded
 from attention_conformance.conformance.faults.models.mha import LayerCall
 from attention_conformance.conformance.faults.models.mha_gradients import Gradients, LayerBackward
 from attention_conformance.conformance.faults.models.sdpa import Array
@@ -63,23 +63,23 @@ class Stored(LayerBackward):
 
     def d_combined(self, x: LayerCall, dy: Array) -> Array:
         """DC, stored."""
-        return kept(x, super().d_combined(x, dy))
+        return rounded(x, super().d_combined(x, dy))
 
     def combined(self, x: LayerCall, found: LayerExpected) -> Array:
         """C, stored."""
-        return kept(x, super().combined(x, found))
+        return rounded(x, super().combined(x, found))
 
     def combine(self, x: LayerCall, name: str, d: Array) -> Array:
         """DQ, dK and dV, stored."""
-        return kept(x, super().combine(x, name, d))
+        return rounded(x, super().combine(x, name, d))
 
     def through(self, x: LayerCall, name: str, d: Array) -> Array:
         """The parts of the gradient of an input, stored."""
-        return kept(x, super().through(x, name, d))
+        return rounded(x, super().through(x, name, d))
 
     def added(self, x: LayerCall, parts: Gradients) -> Array:
         """Sum of the parts, stored."""
-        return kept(x, kept(x, parts["v"] + parts["k"]) + parts["q"])
+        return rounded(x, rounded(x, parts["v"] + parts["k"]) + parts["q"])
 
 
 plain, row_by_row, side_by_side = Plain(), RowByRow(), SideBySide()

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from attention_conformance.conformance.evidence import variants
-from attention_conformance.conformance.evidence.variants import HALVES, Storage, eleven_bits, kept
+from attention_conformance.conformance.evidence.variants import HALVES, Storage, eleven_bits, rounded
 from attention_conformance.conformance.faults.models.mha import Layer, LayerCall, Sublayer
 from attention_conformance.conformance.faults.models.sdpa import Array
 from attention_conformance.conformance.spec.mha import LayerExpected, Norm, Projection, SublayerExpected
@@ -94,9 +94,9 @@ class Stored(Layer):
 
     def project(self, x: LayerCall, name: str, array: Array) -> Projection:
         """The operand, the product and its sum with the bias are stored."""
-        found = super().project(x, name, kept(x, array))
-        product = kept(x, found.product)
-        return replace(found, product=product, result=product if found.b is None else kept(x, product + found.b))
+        found = super().project(x, name, rounded(x, array))
+        product = rounded(x, found.product)
+        return replace(found, product=product, result=product if found.b is None else rounded(x, product + found.b))
 
 
 class Handed(Layer):
@@ -107,11 +107,11 @@ class Handed(Layer):
     def project(self, x: LayerCall, name: str, array: Array) -> Projection:
         """The result is stored."""
         found = super().project(x, name, array)
-        return replace(found, result=kept(x, found.result))
+        return replace(found, result=rounded(x, found.result))
 
     def combine(self, x: LayerCall, output: Array) -> Array:
         """The heads are stored."""
-        return kept(x, super().combine(x, output))
+        return rounded(x, super().combine(x, output))
 
 
 class Flash(Handed):
@@ -156,12 +156,12 @@ class HandedSublayer(Handed, Sublayer):
 
     def sum(self, x: LayerCall, queries: Array, norm: Norm | None, added: Array) -> Array:
         """The residual sum is stored."""
-        return kept(x, super().sum(x, queries, norm, added))
+        return rounded(x, super().sum(x, queries, norm, added))
 
     def norm(self, x: LayerCall, z: Array) -> Norm:
         """The result is stored."""
         found = super().norm(x, z)
-        return replace(found, result=kept(x, found.result))
+        return replace(found, result=rounded(x, found.result))
 
 
 class FlashSublayer(Flash, HandedSublayer):
@@ -185,21 +185,21 @@ class StoredSublayer(Stored, Sublayer):
 
     def sum(self, x: LayerCall, queries: Array, norm: Norm | None, added: Array) -> Array:
         """The residual sum is stored."""
-        return kept(x, super().sum(x, queries, norm, added))
+        return rounded(x, super().sum(x, queries, norm, added))
 
     def moments(self, x: LayerCall, z: Array) -> tuple[Array, Array]:
         """Mean, difference, square and variance are stored."""
-        mean = kept(x, self.mean(z))
-        return mean, kept(x, self.mean(kept(x, kept(x, z - mean) ** 2)))
+        mean = rounded(x, self.mean(z))
+        return mean, rounded(x, self.mean(rounded(x, rounded(x, z - mean) ** 2)))
 
     def deviation(self, x: LayerCall, var: Array) -> Array:
         """Sum and root are stored; the sum not with an epsilon that float16 lacks, which may be all of it."""
         inside = var + x.work(self.epsilon(x))
-        return kept(x, np.sqrt(kept(x, inside) if self.epsilon(x) > 1e-6 else inside))
+        return rounded(x, np.sqrt(rounded(x, inside) if self.epsilon(x) > 1e-6 else inside))
 
     def affine(self, x: LayerCall, normalised: Array, gamma: Array, beta: Array) -> Array:
         """Each of two operations is stored."""
-        return kept(x, kept(x, kept(x, normalised) * gamma) + beta)
+        return rounded(x, rounded(x, rounded(x, normalised) * gamma) + beta)
 
 
 class FusedSublayer(Fused, Sublayer):

@@ -162,7 +162,7 @@ def render(evidence: dict[str, Any]) -> str:
         "seed": str(evidence["seed"]),
         "overview": overview(parts),
         "records": records(parts.values()),
-        "made": "\n".join(made(name, part) for name, part in parts.items()),
+        "made": "\n".join(measured_with(name, part) for name, part in parts.items()),
         **_counts("float32", parts["sdpa"]["float32"]["cases"]),
         **_counts("random", parts["sdpa"]["float32"]["problems"]),
     }
@@ -188,7 +188,7 @@ def numbers(part: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def made(name: str, part: dict[str, Any]) -> str:
+def measured_with(name: str, part: dict[str, Any]) -> str:
     """Versions and seed that a series was measured with."""
     versions = ", ".join(f"{package} {version}" for package, version in part["versions"].items())
     machine = part["machine"]

@@ -90,7 +90,7 @@ def part(series: Series, problems: int, judged: Measured) -> dict[str, Any]:
         "machine": {name: machine[name] for name in ("machine", "system", "python")},
         "versions": dict(sorted(judged.versions.items())),
         "every": dict(series.every),
-        "drawn": drawn(series, problems),
+        "drawn": count_drawn(series, problems),
         "alarms": alarms(judged.verdicts),
         "rows": sorted(rows(judged.verdicts), key=lambda row: _order(series, row)),
         "deviations": deviations(judged.verdicts),
@@ -145,7 +145,7 @@ def _order(series: Series, row: dict[str, Any]) -> tuple[bool, int, int]:
     return row["variant"], names.index(row["implementation"]), sensitivity.DTYPES.index(row["dtype"])
 
 
-def drawn(series: Series, problems: int) -> dict[str, Any]:
+def count_drawn(series: Series, problems: int) -> dict[str, Any]:
     """Counts of the first problems of a series: how many are in each dtype, and of each field how many give it.
 
     With its smallest and largest number, None for a field without numbers.

@@ -37,34 +37,34 @@ class Storage(Variant):
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
         """Scaled q, product and scaled product are stored."""
         before, after = split_scale(x.scale, x.q.shape[3])
-        return kept(x, kept(x, kept(x, q * x.work(before)) @ k.swapaxes(2, 3)) * x.work(after))
+        return rounded(x, rounded(x, rounded(x, q * x.work(before)) @ k.swapaxes(2, 3)) * x.work(after))
 
     def capped(self, x: Inputs, s: Array) -> Array:
         """Three operations, three stored arrays."""
         if x.softcap is None:
             return s
-        return kept(x, x.work(x.softcap) * kept(x, np.tanh(kept(x, s / x.work(x.softcap)))))
+        return rounded(x, x.work(x.softcap) * rounded(x, np.tanh(rounded(x, s / x.work(x.softcap)))))
 
     def added(self, x: Inputs, s: Array) -> Array:
         """The sum with the bias is stored."""
-        return kept(x, super().added(x, s))
+        return rounded(x, super().added(x, s))
 
     def powers(self, x: Inputs, s: Array, top: Array) -> Array:
         """The difference and its exponential are stored."""
-        return kept(x, np.exp(kept(x, s - top)))
+        return rounded(x, np.exp(rounded(x, s - top)))
 
     def total(self, x: Inputs, powers: Array) -> Array:
         """The sum is stored, once it is complete."""
-        return kept(x, super().total(x, powers))
+        return rounded(x, super().total(x, powers))
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         """The weights are stored."""
-        return kept(x, super().normalized(x, powers, total, allowed))
+        return rounded(x, super().normalized(x, powers, total, allowed))
 
     def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:
         """The logarithm and its sum with the maximum are stored, and returned in float32."""
         logarithm = np.where(total == 0, x.work(-np.inf), np.log(np.where(total == 0, x.work(1), total)))
-        return kept(x, top + kept(x, logarithm))
+        return rounded(x, top + rounded(x, logarithm))
 
 
 class Fused(Variant):
@@ -75,7 +75,7 @@ class Fused(Variant):
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         """The weights are stored."""
-        return kept(x, super().normalized(x, powers, total, allowed))
+        return rounded(x, super().normalized(x, powers, total, allowed))
 
 
 class Flash(Tiled, Variant):
@@ -92,7 +92,7 @@ class Flash(Tiled, Variant):
         base = np.where(np.isneginf(highest), x.work(0), highest)
         shrink, powers = np.exp(top - base), np.exp(s - base)
         total = total * shrink + powers.sum(axis=3, keepdims=True)
-        return highest, total, output * shrink + kept(x, powers) @ v
+        return highest, total, output * shrink + rounded(x, powers) @ v
 
 
 class Online(Tiled, Variant):
@@ -228,10 +228,10 @@ class ScaledQuery(Variant):
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
         """The product of stored, scaled queries."""
         before, after = split_scale(x.scale, x.q.shape[3])
-        return (kept(x, q * x.work(before)) @ k.swapaxes(2, 3)) * x.work(after)
+        return (rounded(x, q * x.work(before)) @ k.swapaxes(2, 3)) * x.work(after)
 
 
-def kept(x: Inputs | LayerCall, array: Array) -> Array:
+def rounded(x: Inputs | LayerCall, array: Array) -> Array:
     """The array as it comes back from memory in the storage dtype."""
     return array.astype(x.dtype).astype(x.work)
 

@@ -65,15 +65,15 @@ def judge(reply: Reply, case: AnyCase, blank: Result, *, every_profile: bool = T
     elif reply.status == "raised" and case.invalid:
         result = replace(blank, reason=reply.text)
     elif reply.status == "raised":
-        result = failed(blank, case, raised(reply, case.clauses[0], UNSUPPORTED_HINT))
+        result = failed(blank, case, raised_exception(reply, case.clauses[0], UNSUPPORTED_HINT))
     elif case.invalid:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in reply.results.items())
         reason = f"accepted, and returned {shapes}"
         result = failed(blank, case, Finding(Failure.NO_ERROR, case.clauses[0], reason, (f"Accepted: {shapes}",)))
     else:
-        result, finding = examined(reply, case, case.expected(blank.dtype), blank, every_profile)
+        result, finding = compare_results(reply, case, case.expected(blank.dtype), blank, every_profile)
         result = result if finding is None else failed(result, case, finding)
-    state = changed(reply, case)
+    state = changed_state(reply, case)
     if state is None:
         return result
     if result.outcome is Outcome.FAILED:  # by something worse
@@ -81,7 +81,7 @@ def judge(reply: Reply, case: AnyCase, blank: Result, *, every_profile: bool = T
     return failed(result, case, state) if result.outcome is Outcome.PASSED else result
 
 
-def raised(reply: Reply, broken: str, *hints: str) -> Finding:
+def raised_exception(reply: Reply, broken: str, *hints: str) -> Finding:
     """Finding where a valid input raised an exception.
 
     Parameters
@@ -102,7 +102,7 @@ def raised(reply: Reply, broken: str, *hints: str) -> Finding:
     return Finding(Failure.ERROR, broken, reply.text, (f"Raised:   {reply.text}", *trace, *hints))
 
 
-def unanswered(error: Crashed | TimedOut, case: AnyCase) -> Finding:
+def no_answer(error: Crashed | TimedOut, case: AnyCase) -> Finding:
     """Finding where a process gave no answer.
 
     Parameters
@@ -131,7 +131,7 @@ _NO_ANSWER = (
 )
 
 
-def changed(reply: Reply, case: AnyCase) -> Finding | None:
+def changed_state(reply: Reply, case: AnyCase) -> Finding | None:
     """(SDPA-29) Changed state that a call left in its process, or None: later calls must not depend on it.
 
     Parameters
@@ -153,7 +153,7 @@ def changed(reply: Reply, case: AnyCase) -> Finding | None:
     return Finding(Failure.STATE, case.blame.unrepeatable, "; ".join(reply.changed), details)
 
 
-def malformed(reply: Reply, case: AnyCase, expected: Any, dtype: str) -> Finding | None:
+def wrong_form(reply: Reply, case: AnyCase, expected: Any, dtype: str) -> Finding | None:
     """Finding about the shapes and dtypes of the results, or None; ``expected`` has them as attributes.
 
     Parameters
@@ -205,7 +205,7 @@ def dtypes_of(name: str, dtype: str) -> tuple[str, ...]:
     return ("float64",) if dtype == "float64" else ("float32", "float64")
 
 
-def examined(
+def compare_results(
     reply: Reply, case: AnyCase, expected: Any, blank: Result, every_profile: bool
 ) -> tuple[Result, Finding | None]:
     """Results against what is expected: their form, their values under every profile, and what the call did to them.
@@ -230,7 +230,7 @@ def examined(
     tuple[Result, Finding | None]
         The result with its share, and what is wrong, None where nothing is.
     """
-    finding = malformed(reply, case, expected, blank.dtype)
+    finding = wrong_form(reply, case, expected, blank.dtype)
     if finding is not None:
         return blank, finding
     profiles, declared = bounds.profiles(blank.dtype) if every_profile else (), Profile(blank.profile or Profile.WIDE)
@@ -241,14 +241,14 @@ def examined(
     if wrong is not None:
         finding = _wrong_value(wrong, reply, case, expected, blank)
     elif reply.modified:
-        finding = modified(reply, case)
+        finding = modified_inputs(reply, case)
     elif reply.unequal:
         reason = f"{', '.join(reply.unequal)} differed between {case.repeats} equal calls"
         finding = Finding(Failure.UNREPEATABLE, case.blame.unrepeatable, reason, (f"Unequal:  {reason}",))
     return blank, finding
 
 
-def modified(reply: Reply, case: AnyCase) -> Finding:
+def modified_inputs(reply: Reply, case: AnyCase) -> Finding:
     """Finding where a call modified its inputs.
 
     Parameters

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.ledger.load import Deviation, Ledger
-from attention_conformance.conformance.ledger.versions import PROCESSOR, counted
+from attention_conformance.conformance.ledger.versions import PROCESSOR, counted_version
 from attention_conformance.conformance.results import Run
 
 
@@ -131,7 +131,7 @@ def _why_not(record: Deviation, run: Run) -> str:
         return f"processor not in force: {versions[PROCESSOR]} is not one of {', '.join(record.processors)}"
     if not record.in_force(versions):
         version = versions[record.package]
-        no = "is not one of" if counted(version) else "is no version (PEP 440), so not one of"
+        no = "is not one of" if counted_version(version) else "is no version (PEP 440), so not one of"
         return f"version not in force: {record.package} {version} {no} {record.versions}"
     if record.devices and not any(result.device in record.devices for result in named):
         return f"device not run: {', '.join(record.devices)}"

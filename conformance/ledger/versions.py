@@ -29,7 +29,7 @@ def processor() -> str:
 BEYOND = 999_999
 
 
-def counted(version: str) -> Version | None:
+def counted_version(version: str) -> Version | None:
     """The version that an installed one counts as; None for a text that is no version.
 
     A local part such as +cpu does not count, and a pre-release or nightly build counts as the release that it leads
@@ -45,7 +45,7 @@ def counted(version: str) -> Version | None:
 
 def in_range(versions: str, version: str) -> bool:
     """Whether a range holds an installed version; an empty one holds every version."""
-    found = counted(version)
+    found = counted_version(version)
     return found is not None and SpecifierSet(versions).contains(found, prereleases=True)
 
 
@@ -65,7 +65,7 @@ def series(version: str) -> str:
 
     Raises ValueError for a text that is no version.
     """
-    found = counted(version)
+    found = counted_version(version)
     if found is None:
         raise ValueError(f"{version!r} is not a version")
     epoch = f"{found.epoch}!" if found.epoch else ""
@@ -87,7 +87,7 @@ def _ends(text: str) -> Iterator[Version]:
 
 def _around(end: Version) -> Iterator[Version]:
     """The version itself, one just behind it, and one just before it, as releases."""
-    yield Version(str(counted(str(end))))
+    yield Version(str(counted_version(str(end))))
     yield Version(f"{end.epoch}!{_text((*end.release, 0, 0, 1))}")
     release = list(end.release)
     while release and release[-1] == 0:

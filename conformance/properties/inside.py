@@ -14,7 +14,7 @@ from attention_conformance.conformance.spec.inputs import Inputs
 from attention_conformance.impls.envelope import Envelope, Sizes
 
 
-def within(problem: Problem | ServingProblem, envelope: Envelope) -> Problem | ServingProblem | None:
+def problem_within(problem: Problem | ServingProblem, envelope: Envelope) -> Problem | ServingProblem | None:
     """A problem at the nearest sizes inside an envelope.
 
     Parameters
@@ -59,7 +59,7 @@ def _by_batch(numbers: tuple[int, ...], shape: Any) -> tuple[int, ...]:
     return tuple(numbers[at % len(numbers)] for at in range(shape.b))
 
 
-def outside(x: Any, envelope: Envelope) -> bool:
+def is_outside(x: Any, envelope: Envelope) -> bool:
     """Whether a call is not one that an envelope takes: by the shapes of its arrays, or by options that go apart.
 
     Parameters

@@ -17,7 +17,7 @@ from attention_conformance.conformance.cases import AnyCase, Case
 from attention_conformance.conformance.judging.compare import compare
 from attention_conformance.conformance.judging.message import inputs_line, rerun, share_text
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
-from attention_conformance.conformance.properties.inside import within
+from attention_conformance.conformance.properties.inside import problem_within
 from attention_conformance.conformance.properties.problem import Problem
 from attention_conformance.conformance.properties.properties import AS_DRAWN, Property, agrees_with_reference
 from attention_conformance.conformance.properties.serving import ServingProblem
@@ -180,7 +180,7 @@ def _search(prop: Property, context: Context, setting: Setting, tally: Tally) ->
     failures: list[Wrong] = []
 
     def example(data: st.DataObject) -> None:
-        problem = within(data.draw(space), context.target.implementation.envelope)
+        problem = problem_within(data.draw(space), context.target.implementation.envelope)
         if problem is None:
             hypothesis.reject()
         trial = Trial(context, problem, data.draw, tally)

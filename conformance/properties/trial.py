@@ -28,7 +28,7 @@ from attention_conformance.conformance.judging.message import comparison_lines, 
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.ledger import triggers
 from attention_conformance.conformance.ledger.load import Deviation
-from attention_conformance.conformance.properties.inside import outside
+from attention_conformance.conformance.properties.inside import is_outside
 from attention_conformance.conformance.properties.problem import Problem
 from attention_conformance.conformance.properties.serving import ServingProblem
 from attention_conformance.conformance.properties.strategies import pays_for_shapes
@@ -234,14 +234,14 @@ class Trial:
     def call(self, x: Any, what: str) -> Answer:
         """Run the implementation; ``what`` says what the inputs are, "the problem as drawn"."""
         target = self.context.target
-        if outside(x, target.implementation.envelope):
+        if is_outside(x, target.implementation.envelope):
             hypothesis.reject()
         case = self._case(x, what)
         try:
             asked = request(case, target.dtype, target.device)
             reply = ask(target, asked, self.context.pool, self.context.timeout)
         except (Crashed, TimedOut) as error:
-            self._fail(case, judge.unanswered(error, case), what)
+            self._fail(case, judge.no_answer(error, case), what)
         self._tally.prepare_seconds += reply.prepare_seconds
         self._tally.run_seconds += reply.run_seconds
         if reply.status == "unsupported":
@@ -249,7 +249,7 @@ class Trial:
             hypothesis.reject()
         finding = (
             self._not_returned(reply)
-            or judge.malformed(reply, case, case.expected(target.dtype), target.dtype)
+            or judge.wrong_form(reply, case, case.expected(target.dtype), target.dtype)
             or self._state_finding(reply, case)
         )
         if finding is not None:
@@ -317,10 +317,10 @@ class Trial:
         return found
 
     def _not_returned(self, reply: Reply) -> Finding | None:
-        return judge.raised(reply, "") if reply.status == "raised" else None
+        return judge.raised_exception(reply, "") if reply.status == "raised" else None
 
     def _state_finding(self, reply: Reply, case: AnyCase) -> Finding | None:
-        return judge.modified(reply, case) if reply.modified else judge.changed(reply, case)
+        return judge.modified_inputs(reply, case) if reply.modified else judge.changed_state(reply, case)
 
     def _fail(self, case: AnyCase, finding: Finding, what: str) -> NoReturn:
         """A call that gives no results to compare: excused by the ledger, or wrong."""

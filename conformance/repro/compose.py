@@ -44,7 +44,7 @@ from attention_conformance.impls.interpreters import KERNELS
 from attention_conformance.impls.memory_layouts import lay_out
 from attention_conformance.impls.operators import MERGE, MERGE_GRAD, OPERATORS, PAGED, VARLEN
 from attention_conformance.impls.ranks_script import over_ranks
-from attention_conformance.impls.script import Given, Snippet, by_contract, forward, leaves, together
+from attention_conformance.impls.script import Given, Snippet, assign_each, by_contract, forward, leaves
 from attention_conformance.impls.select import builtin
 
 #: Longest file name; systems allow 255 bytes.
@@ -368,7 +368,7 @@ class _Script:
         lines = self._data(case)
         four = [each.name for each in given if each.name in heads and len(each.shape) == 4]
         if four:
-            lines.append(f"{together(four, 'np.ascontiguousarray(a.swapaxes(1, 2))')}  # to (B, S, H, D)")
+            lines.append(f"{assign_each(four, 'np.ascontiguousarray(a.swapaxes(1, 2))')}  # to (B, S, H, D)")
             self._imports.add(_NUMPY)
         lines += written.terms.put(given, case.memory, target.device)
         self.lines([*lines, *written.prepared])

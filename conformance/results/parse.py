@@ -292,7 +292,7 @@ def _record(line: bytes, where: str) -> _Line:
         given = value.get("format")
         old = type(given) is int and given < FORMAT
         why = ": an older version of the suite wrote it, run it again" if old else ""
-        raise WrongFormat(f"{where} has format {strict.shown(given)}, expected {FORMAT}{why}")
+        raise WrongFormat(f"{where} has format {strict.short_value(given)}, expected {FORMAT}{why}")
     try:
         return strict.convert(value, _KINDS[kind])
     except strict.WrongType as error:

@@ -30,7 +30,7 @@ from attention_conformance.conformance.cases.fit import (
     in_float16,
     in_range,
     is_ordinary,
-    kept,
+    meets_need,
     needs,
     sizes_of,
 )
@@ -63,7 +63,7 @@ def test_a_fitted_case_is_inside_and_keeps_what_it_needs(name: str) -> None:
             assert inputs.q.shape == (s.b, s.hq, s.sq, s.d), case.name
             assert inputs.k.shape == (s.b, s.hkv, s.sk - past, s.d), case.name
             assert inputs.v.shape == (s.b, s.hkv, s.sk - past, s.dv), case.name
-        assert [n for n in needs(every_case()[case.name]) if not kept(n, sizes)] == [], case.name
+        assert [n for n in needs(every_case()[case.name]) if not meets_need(n, sizes)] == [], case.name
 
 
 def test_a_case_whose_own_sizes_are_taken_stays_itself() -> None:
@@ -212,7 +212,7 @@ def test_every_case_of_every_operator_fits_or_says_why_not(envelope: Envelope) -
 
 def test_of_kernel_cases_that_are_made_alike_two_are_asked() -> None:
     """By what is made, and not by names: with a mask, NaN, a past or other numbers it is another call."""
-    one = kernels.named("kernel-edges-plain-1x2x2-q1-k256-d64-float32")
+    one = kernels.kernel_case("kernel-edges-plain-1x2x2-q1-k256-d64-float32")
     alike = [replace(one, name=f"kernel-{name}") for name in ("a-b-c-d-e", "f-g-h-i-j", "plain", "x-y-z")]
     other = [
         replace(one, name="kernel-data", data=normal(1.0)),

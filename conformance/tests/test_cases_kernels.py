@@ -38,9 +38,9 @@ def test_a_name_tells_the_case() -> None:
 
 def test_a_case_is_made_from_its_name(tier: dict[str, Case]) -> None:
     """Without the design, which takes most of a second."""
-    assert [name for name, case in tier.items() if kernels.named(name) != case] == []
+    assert [name for name, case in tier.items() if kernels.kernel_case(name) != case] == []
     with pytest.raises(KeyError):
-        kernels.named("kernel-edges-nothing-1x1x1-q1-k1-d64-float32")
+        kernels.kernel_case("kernel-edges-nothing-1x1x1-q1-k1-d64-float32")
 
 
 def test_clauses_exist(tier: dict[str, Case]) -> None:
@@ -64,7 +64,7 @@ def test_the_tier_has_long_keys_and_many_heads(tier: dict[str, Case]) -> None:
 
 def test_a_design_within_an_envelope_stays_inside() -> None:
     """Half precision, one width, one query."""
-    found = list(kernels.within(sq=(1,), width=((64, 64),), dtype=("float16",)))
+    found = list(kernels.cases_within(sq=(1,), width=((64, 64),), dtype=("float16",)))
     assert {(case.shape.sq, case.shape.d, case.dtypes) for case in found} == {(1, 64, ("float16",))}
     assert {case.options.get("softcap") for case in found} == {None, 6.0}
 
@@ -115,12 +115,12 @@ def test_every_designed_case_that_serves_has_its_name_alone() -> None:
     """Made without the design it is the same, and its problem is one that the reference takes."""
     tier = serving_cases()
     assert len(tier) > 300
-    assert [name for name, case in tier.items() if serving.named(name) != case] == []
+    assert [name for name, case in tier.items() if serving.serving_case(name) != case] == []
     for case in list(tier.values())[::40]:
         output = getattr(case.expected(case.dtypes[0]), "output", None)
         assert output is None or np.isfinite(output).all()
     with pytest.raises(KeyError):
-        serving.named("serving-decode-nothing-1x1x1-q1-k1-d64-float32")
+        serving.serving_case("serving-decode-nothing-1x1x1-q1-k1-d64-float32")
 
 
 def test_designed_packs_have_every_pair_of_length_and_option() -> None:

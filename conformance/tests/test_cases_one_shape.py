@@ -14,7 +14,7 @@ from attention_conformance.conformance.cases.envelopes import static
 from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.conformance.plugin import asked
+from attention_conformance.conformance.plugin import cases_for
 from attention_conformance.conformance.run_case import blank_of
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply
@@ -215,8 +215,8 @@ def test_they_are_asked_of_what_has_one_shape() -> None:
     sizes = {"batch_sizes": 1, "head_counts": 8, "key_head_counts": 8, "lengths": 128, "head_widths": 64}
     one = with_attributes(plugged, sizes | {"value_widths": 64, "dtypes": ("float32",)})
     assert one.envelope == static(1, 8, 128, 128)
-    assert one_shape_cases().keys() <= {case.name for case in asked(Target(one, "cpu", "float32"), None)}
-    free = {case.name for case in asked(Target(plugged, "cpu", "float32"), None)}
+    assert one_shape_cases().keys() <= {case.name for case in cases_for(Target(one, "cpu", "float32"), None)}
+    free = {case.name for case in cases_for(Target(plugged, "cpu", "float32"), None)}
     assert not free & one_shape_cases().keys()
     assert {case.name for case in cases_named("data-*")} == one_shape_cases().keys()
 
@@ -226,7 +226,7 @@ def test_a_model_of_one_shape_without_a_mask_is_asked_a_hundred() -> None:
     plugged = plug_in("attention_conformance.impls.numpy.eager:attention")
     sizes = {"batch_sizes": 1, "head_counts": 8, "key_head_counts": 8, "lengths": 128, "head_widths": 64}
     one = with_attributes(plugged, sizes | {"value_widths": 64, "dtypes": ("float32",)})
-    plain = [case for case in asked(Target(one, "cpu", "float32"), None) if not case.keywords and not case.unfit]
+    plain = [case for case in cases_for(Target(one, "cpu", "float32"), None) if not case.keywords and not case.unfit]
     assert len(plain) >= 100
     assert all(case.shape in one.envelope for case in plain)
 

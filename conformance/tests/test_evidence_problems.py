@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from attention_conformance.conformance.evidence.record import drawn
+from attention_conformance.conformance.evidence.record import count_drawn
 from attention_conformance.conformance.evidence.series import SDPA
 from attention_conformance.conformance.properties.drawn import (
     DTYPES,
@@ -34,7 +34,7 @@ def problems() -> list[Problem]:
 @functools.cache
 def of_sdpa() -> dict[str, Any]:
     """What they are, as the evidence says it."""
-    return drawn(replace(SDPA, problem=problems().__getitem__), SDPA.problems)
+    return count_drawn(replace(SDPA, problem=problems().__getitem__), SDPA.problems)
 
 
 def ends(name: str) -> tuple[float, float]:

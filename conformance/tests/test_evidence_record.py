@@ -12,7 +12,7 @@ import pytest
 from attention_conformance.cli import main
 from attention_conformance.conformance.bounds.sdpa import profiles
 from attention_conformance.conformance.evidence import page, record, sensitivity
-from attention_conformance.conformance.evidence.record import drawn
+from attention_conformance.conformance.evidence.record import count_drawn
 from attention_conformance.conformance.evidence.series import SDPA, SERIES
 from attention_conformance.conformance.evidence.stamp import stale, stamp
 from attention_conformance.conformance.ledger.load import read as read_ledger
@@ -105,7 +105,7 @@ def test_the_evidence_is_of_what_is_measured_now(evidence: dict[str, Any], name:
     part, series = evidence["series"][name], SERIES[name]
     assert evidence["seed"] == SEED
     assert part["every"] == dict(series.every)
-    assert part["drawn"] == drawn(series, part["problems"])
+    assert part["drawn"] == count_drawn(series, part["problems"])
     names = {each.rpartition(":")[2] for each in series.implementations}
     assert {row["implementation"] for row in part["rows"]} == names
 

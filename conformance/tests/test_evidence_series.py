@@ -11,7 +11,7 @@ import pytest
 
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.evidence.mha_problems import WORK, layer_problem
-from attention_conformance.conformance.evidence.record import drawn
+from attention_conformance.conformance.evidence.record import count_drawn
 from attention_conformance.conformance.evidence.series import SERIES
 from attention_conformance.conformance.evidence.verdicts import Jury, Kind
 from attention_conformance.conformance.ledger.load import read
@@ -37,7 +37,7 @@ def kinds(pool: Pool, name: str, implementation: str, problems: int, dtype: str 
 def test_an_index_always_gives_the_same_problem(name: str) -> None:
     """What was measured can be measured again, to the last bit of the inputs."""
     series = OTHERS[name]
-    assert drawn(series, 30) == drawn(series, 30)
+    assert count_drawn(series, 30) == count_drawn(series, 30)
     for index in range(5):
         one, other = (once(series.problem(index), series.dtype(index)).inputs(series.dtype(index)) for _ in "ab")
         for given in ("arrays", "keywords"):
@@ -48,7 +48,7 @@ def test_an_index_always_gives_the_same_problem(name: str) -> None:
 @functools.cache
 def thousands(name: str) -> dict[str, Any]:
     """What three thousand problems of a series are."""
-    return drawn(OTHERS[name], 3000)
+    return count_drawn(OTHERS[name], 3000)
 
 
 @pytest.mark.parametrize("name", OTHERS)

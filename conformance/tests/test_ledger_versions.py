@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attention_conformance.conformance.ledger.versions import common_version, counted, in_range, series
+from attention_conformance.conformance.ledger.versions import common_version, counted_version, in_range, series
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from attention_conformance.conformance.ledger.versions import common_version, co
 )
 def test_what_an_installed_version_counts_as(installed: str, counts_as: str | None) -> None:
     """Builds and pre-releases count as the release; a text that is no version counts as nothing."""
-    found = counted(installed)
+    found = counted_version(installed)
     assert (None if found is None else str(found)) == counts_as
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from attention_conformance.conformance.cases import few_kernel_cases, kernels
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.conformance.plugin import asked
+from attention_conformance.conformance.plugin import cases_for
 from attention_conformance.conformance.results import read
 from attention_conformance.conformance.targets import Target
 from attention_conformance.conformance.tests.interrupts import interrupt, interruptible
@@ -322,10 +322,10 @@ def test_built_ins_that_compile_nothing_are_asked_a_few_cases_at_the_sizes_of_ke
     """In the dtype of each; those that compile a form for each shape are asked them by name alone."""
     few = few_kernel_cases()
     for name, dtype in (("torch-eager", "float16"), ("ort-gqa", "float32"), ("torch-sdpa-flash", "bfloat16")):
-        found = asked(Target(builtin()[name], "cpu", dtype), None)
+        found = cases_for(Target(builtin()[name], "cpu", dtype), None)
         assert {c.name for c in found if c.name in few} == {n for n, c in few.items() if dtype in c.dtypes}
     for name in ("jax-nn", "torch-flex", "torch-compile", "onnx-export23-static", "torch-sdpa-gradients"):
-        assert not [c for c in asked(Target(builtin()[name], "cpu", "float32"), None) if c.name in few]
+        assert not [c for c in cases_for(Target(builtin()[name], "cpu", "float32"), None) if c.name in few]
 
 
 def test_the_few_meet_every_option_in_every_dtype() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from attention_conformance.conformance.cases.data import Shape
 from attention_conformance.conformance.cases.packed import PackedShape, PagedShape
-from attention_conformance.conformance.properties.inside import outside, within
+from attention_conformance.conformance.properties.inside import is_outside, problem_within
 from attention_conformance.conformance.properties.problem import Problem
 from attention_conformance.conformance.properties.serving import ServingProblem
 from attention_conformance.conformance.properties.strategies import Space, problems
@@ -28,24 +28,24 @@ KERNEL = Envelope(
 @hypothesis.given(problems(Space()))
 def test_every_problem_has_sizes_inside(problem: Problem) -> None:
     """And as many lengths and offsets as batches."""
-    found = within(problem, KERNEL)
+    found = problem_within(problem, KERNEL)
     assert found is not None
     assert found.shape in KERNEL
     inputs = found.case().make_inputs("float32")
-    assert not outside(inputs, KERNEL)
+    assert not is_outside(inputs, KERNEL)
 
 
 def test_a_problem_inside_stays() -> None:
     """It is the very same."""
     problem = Problem("", Shape(2, 2, 2, 32, 64, 64, 64))
-    assert within(problem, KERNEL) is problem
+    assert problem_within(problem, KERNEL) is problem
 
 
 def test_what_is_had_for_each_batch_follows_the_batches() -> None:
     """Repeated where there are more, and cut where there are fewer."""
     problem = Problem("", Shape(2, 1, 1, 3, 5, 8, 8), is_causal=True, causal_offset=(1, 2), kv_lengths=(3, 4))
     for batches, offsets, lengths in ((3, (1, 2, 1), (3, 4, 3)), (1, (1,), (3,))):
-        found = within(problem, Envelope(batch_sizes=Sizes((batches,))))
+        found = problem_within(problem, Envelope(batch_sizes=Sizes((batches,))))
         assert isinstance(found, Problem)
         assert (found.shape.b, found.causal_offset, found.kv_lengths) == (batches, offsets, lengths)
 
@@ -53,8 +53,8 @@ def test_what_is_had_for_each_batch_follows_the_batches() -> None:
 def test_packs_keep_their_lengths() -> None:
     """Heads, widths and pages alone are those of the envelope."""
     envelope = Envelope(group_sizes=Sizes((1,)), head_widths=Sizes((64,)), page_sizes=Sizes((16,)))
-    pack = within(ServingProblem("", "varlen", PackedShape((2, 3), (4, 5), hq=4, hkv=2)), envelope)
-    pages = within(ServingProblem("", "paged", PagedShape((1, 1), (4, 5), hq=4, hkv=2, page=4)), envelope)
+    pack = problem_within(ServingProblem("", "varlen", PackedShape((2, 3), (4, 5), hq=4, hkv=2)), envelope)
+    pages = problem_within(ServingProblem("", "paged", PagedShape((1, 1), (4, 5), hq=4, hkv=2, page=4)), envelope)
     assert pack is not None
     assert pages is not None
     assert isinstance(pack.shape, PackedShape)
@@ -63,21 +63,21 @@ def test_packs_keep_their_lengths() -> None:
     assert (pack.shape.hq // pack.shape.hkv, pack.shape.d) == (1, 64)
     assert pages.shape.page == 16
     for problem in (pack, pages):
-        assert not outside(problem.case().make_inputs("float32"), envelope)
+        assert not is_outside(problem.case().make_inputs("float32"), envelope)
 
 
 def test_a_tree_whose_lengths_are_not_taken_is_no_problem() -> None:
     """The keys before it and behind it are made for its own."""
     tree = ServingProblem("", "sdpa", Shape(1, 1, 1, 3, 5, 64, 64), (("tree_parents", ("chain", False)),))
-    assert within(tree, KERNEL) is None
+    assert problem_within(tree, KERNEL) is None
 
 
 def test_calls_that_go_apart_are_outside() -> None:
     """Options that are not taken together."""
     envelope = Envelope(not_together=(frozenset({"is_causal", "scale"}),))
     problem = Problem("", is_causal=True, scale=1.0)
-    assert outside(problem.case().make_inputs("float32"), envelope)
-    assert not outside(Problem("", is_causal=True).case().make_inputs("float32"), envelope)
+    assert is_outside(problem.case().make_inputs("float32"), envelope)
+    assert not is_outside(Problem("", is_causal=True).case().make_inputs("float32"), envelope)
 
 
 TILED = """
@@ -111,5 +111,5 @@ def test_inputs_outside_are_seen() -> None:
     """By each axis."""
     right = Shape(2, 2, 2, 32, 64, 64, 64)
     wrong = (Shape(2, 2, 2, 33, 64, 64, 64), Shape(2, 2, 2, 32, 5, 64, 64), Shape(2, 2, 2, 32, 64, 64, 128))
-    assert not outside(Problem("", right).case().make_inputs("float32"), KERNEL)
-    assert all(outside(Problem("", each).case().make_inputs("float32"), KERNEL) for each in wrong)
+    assert not is_outside(Problem("", right).case().make_inputs("float32"), KERNEL)
+    assert all(is_outside(Problem("", each).case().make_inputs("float32"), KERNEL) for each in wrong)

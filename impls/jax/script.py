@@ -20,9 +20,9 @@ from attention_conformance.impls.script import (
     Terms,
     Writer,
     applied,
+    assign_each,
     by_contract,
     leaves,
-    together,
 )
 
 #: Dtypes that JAX truncates unless 64-bit types are enabled.
@@ -44,9 +44,9 @@ def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
         lines.append('jax.config.update("jax_enable_x64", True)')
         wide = []
     others = [each.name for each in arrays if each.dtype not in CARRIED and each.name not in wide]
-    lines += [together(others, "jnp.asarray(a)")] if others else []
-    lines += [together(names, f"jnp.asarray(a, jnp.{dtype})") for dtype, names in cast.items() if names]
-    lines += [f"with {_wide_types()}:", f"    {together(wide, 'jnp.asarray(a)')}"] if wide else []
+    lines += [assign_each(others, "jnp.asarray(a)")] if others else []
+    lines += [assign_each(names, f"jnp.asarray(a, jnp.{dtype})") for dtype, names in cast.items() if names]
+    lines += [f"with {_wide_types()}:", f"    {assign_each(wide, 'jnp.asarray(a)')}"] if wide else []
     return lines
 
 

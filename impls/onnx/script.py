@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from attention_conformance.impls.contract import Call
 from attention_conformance.impls.loading import load
 from attention_conformance.impls.numpy.script import TERMS as NUMPY
-from attention_conformance.impls.script import Given, Snippet, Terms, Writer, together
+from attention_conformance.impls.script import Given, Snippet, Terms, Writer, assign_each
 from attention_conformance.impls.torch import script as torch_script
 
 _PROVIDERS = {
@@ -26,7 +26,7 @@ def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
     """OrtValues, for functions that are plugged in; they have no strides, so ``memory`` changes nothing."""
     if any(each.dtype == "bfloat16" for each in arrays):
         raise NotImplementedError("an OrtValue of bfloat16 cannot be read in Python")
-    return [together([each.name for each in arrays], f'onnxruntime.OrtValue.ortvalue_from_numpy(a, "{device}")')]
+    return [assign_each([each.name for each in arrays], f'onnxruntime.OrtValue.ortvalue_from_numpy(a, "{device}")')]
 
 
 #: OrtValues.  The built-in implementations are handed NumPy arrays, which ``InferenceSession.run`` takes.

@@ -144,8 +144,8 @@ def cpu_quota(root: Path = ROOT) -> float | None:
     """
     quotas = []
     for folder in control_groups("cpu", root):
-        first = [told(folder / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
-        allowed, _, period = (told(folder / "cpu.max") or " ".join(first)).partition(" ")
+        first = [system_file(folder / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
+        allowed, _, period = (system_file(folder / "cpu.max") or " ".join(first)).partition(" ")
         if allowed.isdigit() and period.isdigit():  # "max" and -1 are no limit
             quotas.append(int(allowed) / int(period))
     return min(quotas, default=None)
@@ -154,7 +154,7 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 def control_groups(controller: str, root: Path = ROOT) -> list[Path]:
     """Folders of the control groups (version 1 and 2) that this process is in, the outer ones included."""
     found = [root / "sys/fs/cgroup", root / "sys/fs/cgroup" / controller]
-    for line in told(root / "proc/self/cgroup").splitlines():
+    for line in system_file(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         named = controller in controllers.split(",")
         base = found[1] if named else found[0]
@@ -170,9 +170,9 @@ def _memory_group(folder: Path) -> tuple[int | None, int]:
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        allowed, used = told(folder / limit), told(folder / usage)
+        allowed, used = system_file(folder / limit), system_file(folder / usage)
         if allowed.isdigit():  # else no such group, or "max"
-            counted = dict(line.split() for line in told(folder / "memory.stat").splitlines())
+            counted = dict(line.split() for line in system_file(folder / "memory.stat").splitlines())
             return int(allowed), int(used or 0) - int(counted.get(dropped, 0))
     return None, 0
 
@@ -262,11 +262,11 @@ def _session(process: int) -> int:
 
 def kills() -> int:
     """Number of processes that the system has ended so far for lack of memory; 0 where it does not count them."""
-    found = re.search(r"^oom_kill (\d+)$", told(Path("/proc/vmstat")), re.MULTILINE)
+    found = re.search(r"^oom_kill (\d+)$", system_file(Path("/proc/vmstat")), re.MULTILINE)
     return int(found[1]) if found else 0
 
 
-def told(path: Path) -> str:
+def system_file(path: Path) -> str:
     """Content of a file of the system; "" where there is none.
 
     Parameters

@@ -45,7 +45,7 @@ def arrow(before: Any, after: Any) -> str:
     return f"{before} → {after}"
 
 
-def moved(before: Any, after: Any) -> str:
+def random_state_change(before: Any, after: Any) -> str:
     """A change of what nobody can read: the state of random numbers.
 
     Parameters
@@ -229,8 +229,8 @@ def _set_handlers(handlers: Mapping[str, Any]) -> None:
 #: A library that compiles sets variables for its compiler: that is told, and is no failure.
 _SETTINGS = (
     Setting("floating-point mode", float_mode, _set_float_mode),
-    Setting("random numbers of Python", random.getstate, random.setstate, moved, random=True),
-    Setting("random numbers of NumPy", _NumpyRandom().get, _set_numpy_random, moved, random=True),
+    Setting("random numbers of Python", random.getstate, random.setstate, random_state_change, random=True),
+    Setting("random numbers of NumPy", _NumpyRandom().get, _set_numpy_random, random_state_change, random=True),
     Setting("error state of NumPy", np.geterr, lambda state: np.seterr(**state)),
     Setting("working directory", os.getcwd, os.chdir),
     Setting("locale", lambda: locale.setlocale(locale.LC_ALL), lambda text: locale.setlocale(locale.LC_ALL, text)),

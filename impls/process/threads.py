@@ -19,7 +19,7 @@ from pathlib import Path
 
 from threadpoolctl import ThreadpoolController
 
-from attention_conformance.impls.process.limits import told
+from attention_conformance.impls.process.limits import system_file
 
 #: Variable with the number of threads for the libraries of this process; those without a variable of their own read it.
 VARIABLE = "ATTENTION_CONFORMANCE_THREADS"
@@ -215,7 +215,7 @@ def last_caches(cores: Iterable[int], processors: Path = PROCESSORS) -> dict[str
 
 def _cache(folder: Path) -> tuple[int, str, int]:
     """Level, the cores that share it, and bytes of one cache."""
-    level, sharing, size = (told(folder / name) for name in ("level", "shared_cpu_list", "size"))
+    level, sharing, size = (system_file(folder / name) for name in ("level", "shared_cpu_list", "size"))
     number = size.removesuffix("K")
     return int(level or 0), sharing, 1024 * int(number) if number.isdigit() else 0
 

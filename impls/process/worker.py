@@ -76,7 +76,7 @@ def main(
     os.dup2(2, 1)
     descriptor = private(descriptor)
     stoppable = stoppable and _killed_with_parent()
-    wire = beside("wire")
+    wire = module_beside("wire")
     import_packages(packages)
     with contextlib.suppress(OSError):  # the folder is gone
         sys.path.append(os.getcwd())  # for package.module:function; behind all else, so that it shadows nothing
@@ -116,7 +116,7 @@ def private(descriptor: int) -> int:
     return descriptor
 
 
-def beside(name: str) -> ModuleType:
+def module_beside(name: str) -> ModuleType:
     """A module that lies beside this file: the parent's own, where the packages are those of another checkout."""
     spec = importlib.util.spec_from_file_location(
         f"_attention_conformance_{name}", Path(__file__).with_name(f"{name}.py")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from attention_conformance.impls.contract import Implementation, ImplementationError
-from attention_conformance.impls.loading import keywords, load, nearest, opened
+from attention_conformance.impls.loading import keywords, load, load_function, nearest
 from attention_conformance.impls.operators import SDPA
 from attention_conformance.impls.select import plug_in
 from attention_conformance.impls.tests import fakes
@@ -89,13 +89,13 @@ def test_nearest_lists_few_names_where_none_is_near() -> None:
 def test_a_deferred_function_is_loaded_when_it_is_used() -> None:
     """Its name is known before; a call and a question about its keywords load it."""
     record = Implementation("later", "attention_conformance.impls.tests.deferred_target:attention", deferred="numpy")
-    function = opened(record)
+    function = load_function(record)
     assert (function.__module__, function.__qualname__) == (
         "attention_conformance.impls.tests.deferred_target",
         "attention",
     )
     assert "attention_conformance.impls.tests.deferred_target" not in sys.modules
-    assert opened(record) is function
+    assert load_function(record) is function
     assert keywords(function) == {"scale"}
     assert "attention_conformance.impls.tests.deferred_target" in sys.modules
     assert function(1, 2, 3, scale=4) == (1, 2, 3, 4)
@@ -107,7 +107,9 @@ def test_a_deferred_function_is_loaded_when_it_is_used() -> None:
 def test_a_deferred_function_that_is_not_there_is_an_error_when_it_is_used() -> None:
     """The same one that another gives at once."""
     with pytest.raises(ImplementationError, match="has no function 'nothing'"):
-        opened(Implementation("later", "attention_conformance.impls.tests.fakes:nothing", deferred="numpy"))(1, 2, 3)
+        load_function(Implementation("later", "attention_conformance.impls.tests.fakes:nothing", deferred="numpy"))(
+            1, 2, 3
+        )
 
 
 def test_an_object_that_cannot_be_hashed_is_a_function_too(tmp_path: Path) -> None:
@@ -120,5 +122,5 @@ def test_an_object_that_cannot_be_hashed_is_a_function_too(tmp_path: Path) -> No
         "attention = It()",
     )
     (tmp_path / "unhashable.py").write_text("\n".join(lines))
-    function = opened(plug_in(f"{tmp_path}/unhashable.py:attention"))
+    function = load_function(plug_in(f"{tmp_path}/unhashable.py:attention"))
     assert function(1, 2, 3) == 3

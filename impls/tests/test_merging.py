@@ -217,10 +217,10 @@ def test_torch_and_jax_arrays_are_translated() -> None:
 
 def test_a_bad_declaration_is_an_error_of_the_user(tmp_path) -> None:  # type: ignore[no-untyped-def]
     """One sentence, where the function is opened."""
-    from attention_conformance.impls.loading import opened
+    from attention_conformance.impls.loading import load_function
 
     path = tmp_path / "m.py"
     path.write_text("def merge_states(v, s): ...\nmerge_states.lse_base = 1\n")
     (plugged,) = select([f"{path}:merge_states"])
     with pytest.raises(ImplementationError, match="lse_base is 1"):
-        opened(plugged)
+        load_function(plugged)

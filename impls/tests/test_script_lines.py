@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attention_conformance.impls.script import WIDTH, applied, together
+from attention_conformance.impls.script import WIDTH, applied, assign_each
 
 
 def ran(line: str, **names: Any) -> dict[str, Any]:
@@ -17,19 +17,19 @@ def ran(line: str, **names: Any) -> dict[str, Any]:
 
 def test_one_array_gets_a_plain_assignment() -> None:
     """A generator is for several."""
-    assert together(["mask"], "torch.from_numpy(a).to(a.device)") == "mask = torch.from_numpy(mask).to(mask.device)"
+    assert assign_each(["mask"], "torch.from_numpy(a).to(a.device)") == "mask = torch.from_numpy(mask).to(mask.device)"
 
 
 def test_several_arrays_share_an_expression() -> None:
     """One line for all."""
-    assert together(["q", "k"], "jnp.asarray(a)") == "q, k = (jnp.asarray(a) for a in (q, k))"
+    assert assign_each(["q", "k"], "jnp.asarray(a)") == "q, k = (jnp.asarray(a) for a in (q, k))"
 
 
 @pytest.mark.parametrize("length", [10, 60, 90, 110])
 def test_a_long_statement_is_broken_where_it_may(length: int) -> None:
     """Whatever its length, it stays within the width and does the same."""
     expression = " + ".join(["a"] * (length // 4))
-    line = together(["q", "k"], expression)
+    line = assign_each(["q", "k"], expression)
     names = ran(line, q=1, k=2)
     assert names["k"] == 2 * names["q"] == 2 * (length // 4)
     assert max(map(len, line.splitlines())) <= WIDTH

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from attention_conformance.impls.process import threads
-from attention_conformance.impls.process.state import Setting, moved
+from attention_conformance.impls.process.state import Setting, random_state_change
 
 #: Dtypes that torch does not take from NumPy nor gives to it, by the names that both have, and an integer as wide.
 _BY_BITS = {"bfloat16": "int16", "float8_e4m3fn": "int8", "float8_e5m2": "int8"}
@@ -190,7 +190,7 @@ _SETTINGS = (
         "random numbers of torch",
         lambda: torch.get_rng_state().numpy().tobytes(),
         lambda state: torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8)),
-        moved,
+        random_state_change,
         random=True,
     ),
     Setting("gradient mode of torch", torch.is_grad_enabled, torch.set_grad_enabled),
@@ -209,7 +209,7 @@ _CUDA = (
         "random numbers of torch on the GPU",
         lambda: torch.cuda.get_rng_state().numpy().tobytes(),
         lambda state: torch.cuda.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8)),
-        moved,
+        random_state_change,
         random=True,
     ),
 )

@@ -23,12 +23,12 @@ from attention_conformance.impls.script import (
     Terms,
     Writer,
     applied,
+    assign_each,
     assigned,
     by_contract,
     by_source,
     enclosed,
     leaves,
-    together,
 )
 
 IMPORTS = ("from torch.nn import MultiheadAttention",)
@@ -401,7 +401,7 @@ def differentiated(inner: Snippet, call: Call) -> Snippet:
     forward += "[0]" if of_merge and "grad_lse" not in names else ""
     upstream = "(grad_output, grad_lse)" if "grad_lse" in names else "grad_output"
     if len(forward) <= WIDTH // 2 and "\n" not in forward:
-        leaf = together(wanted, "a.requires_grad_()")
+        leaf = assign_each(wanted, "a.requires_grad_()")
         terms = replace(TERMS, content=TERMS.content.replace("a.cpu()", "a.detach().cpu()"))
         arguments = (forward, f"({listed})", upstream)
         return replace(

@@ -250,7 +250,7 @@ def effects(
     unit_limits = [tuple(map(min, zip(*(limits[at] for at in those), strict=True))) for those in units.values()]
     found = judge_level(unit_moved - machine, np.sqrt(unit_variance + error**2), unit_freedom, share, unit_limits)
     wholes = {unit: one for (unit, at), one in zip(units.items(), found, strict=True) if len(at) > 1}
-    luck_freedom, unit_luck_freedom = (PRIOR + OF_MEDIAN * (len(each) - 1) for each in (cells, units))
+    luck_freedom, unit_luck_freedom = (PRIOR + OF_MEDIAN * (count - 1) for count in (len(cells), len(units)))
     parts = [(within, scatter_freedom), (luck, luck_freedom), (unit_luck + error**2, unit_luck_freedom)]
     cell_freedom = np.minimum(degrees_of_freedom(parts), TAILS)
     single = judge_level(moved - machine, np.sqrt(cell_variance + error**2), cell_freedom, share, limits)
@@ -343,14 +343,14 @@ def without_common(
     workloads = [at for at in groups.values() if len(at) >= TOGETHER]
     drifts = np.array(_take_off_common(base, new, workloads))
     centre, taken_off = float(np.median(moved)), {}
-    for at, drift in zip(workloads, drifts, strict=True):
-        beside = float(np.median(moved[at])) - centre
+    for part, drift in zip(workloads, drifts, strict=True):
+        beside = float(np.median(moved[part])) - centre
         # What the machine may have been beside its mean while these were measured, as process runs show.
         possible = 2 * math.sqrt((drift + float(np.mean(drifts))) / 2)
-        if 2 * max(Counter(cells[each].kind for each in at).values()) < len(at):
+        if 2 * max(Counter(cells[at].kind for at in part).values()) < len(part):
             possible = max(possible, unknown)
-        taken_off[cells[at[0]].rounds] = off = float(np.clip(beside, -possible, possible))
-        moved[at] -= off
+        taken_off[cells[part[0]].rounds] = off = float(np.clip(beside, -possible, possible))
+        moved[part] -= off
     return base, new, moved, taken_off
 
 

@@ -48,7 +48,7 @@ def differences(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
             return []
         found = _fields([{k: v for k, v in run.fingerprint.items() if k not in MAY_DIFFER} for run in runs])
         return found or [f"id: {' → '.join(dict.fromkeys(map(str, marks)))}"]
-    fields = [known(run) for run in runs]
+    fields = [machine_of(run) for run in runs]
     blank = [run.name for run, said in zip(runs, fields, strict=True) if not any(said.values())]
     return [f"{', '.join(blank)}: nothing is said of the machine"] if blank else _fields(fields)
 
@@ -80,7 +80,7 @@ def ways(base: Records, new: Records) -> list[str]:
     return _fields(runs) + [f"clock: {text}" for text in dict.fromkeys(changed)]
 
 
-def known(run: BenchRun) -> dict[str, Any]:
+def machine_of(run: BenchRun) -> dict[str, Any]:
     """Machine as a file without a fingerprint has it.
 
     Parameters

@@ -71,7 +71,7 @@ def headline(found: Comparison) -> str:
     """
     counts = Counter({SLOWER: alone(found)} if alone(found) else {})
     counts.update(change.kind.value for change in found.worse)
-    parts = [*slower(found), *(f"{count} × {what}" for what, count in counts.items())] or [told(found)]
+    parts = [*slower(found), *(f"{count} × {what}" for what, count in counts.items())] or [summary_sentences(found)]
     return f"{WORDS[found.status]}: {', '.join(parts)}"
 
 
@@ -133,7 +133,7 @@ def whole(one: Finding) -> str:
     return clause.replace("%", " %")
 
 
-def told(found: Comparison) -> str:
+def summary_sentences(found: Comparison) -> str:
     """Sentences about what was compared.
 
     Parameters
@@ -395,7 +395,7 @@ def terminal(found: Comparison) -> str:
     parts = [printable(headline(found))]
     parts += [f"cannot tell: {printable(why)}" for why in found.unfit]
     parts += [_rows(title, frame) for title, frame in _tables(found) if not frame.empty]
-    said = [told(found), *filter(None, [unclear(found)]), *rules(found), *rule(found), *found.notes]
+    said = [summary_sentences(found), *filter(None, [unclear(found)]), *rules(found), *rule(found), *found.notes]
     parts += map(printable, said)
     return "\n\n".join([*parts, _rows("", files(found))]) + "\n"
 
@@ -445,7 +445,7 @@ def comment(found: Comparison) -> str:
     ):
         if not frame.empty:
             rest.append(fold(f"{title}: {len(frame)}", table(frame.map(inert))))
-    said = [told(found), *rules(found), *rule(found), *found.notes]
+    said = [summary_sentences(found), *rules(found), *rule(found), *found.notes]
     how = [*map(inert, said), table(files(found).map(inert))]
     ending = fold("How it was judged, and what was read", "\n\n".join(how))
     for part in rest:

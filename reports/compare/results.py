@@ -66,11 +66,11 @@ def changes(base: Iterable[Result], new: Iterable[Result], rules: Rules, *, cut:
         old, now = before.get(key), after.get(key)
         change = outcome_change(key, old, now) or accuracy_change(key, old, now, rules)
         if change is not None and not (cut and change.kind is Kind.RESULT):
-            found.append(counted(change, rules, case=change.name))
+            found.append(with_rules(change, rules, case=change.name))
     return found
 
 
-def counted(change: Change, rules: Rules, **name: str) -> Change:
+def with_rules(change: Change, rules: Rules, **name: str) -> Change:
     """The change, ignored if a rule says so.
 
     Parameters

@@ -12,7 +12,7 @@ from attention_conformance.bench.analysis.statistics import LEAST, Verdict
 from attention_conformance.reports.compare import machines
 from attention_conformance.reports.compare.changes import SLOWER, Change, Finding, Kind, Level, Machine, Speed
 from attention_conformance.reports.compare.effects import CHANGED, FALSE, UNKNOWN, Cell, Effects, effects, level
-from attention_conformance.reports.compare.results import counted, drift
+from attention_conformance.reports.compare.results import drift, with_rules
 from attention_conformance.reports.compare.rules import Rules
 from attention_conformance.reports.input.bench import CELL, key_of
 from attention_conformance.reports.input.records import Records
@@ -69,7 +69,7 @@ def changes(base: Records, new: Records, rules: Rules) -> list[Change]:
             found.append(Change(*step, *key, _outcome_text(old), _outcome_text(now)))
         elif old and now and old["outcome"] == now["outcome"] == TIMED:
             found += _drifts(key, old, now, rules)
-    return [counted(change, rules, workload=change.name) for change in found]
+    return [with_rules(change, rules, workload=change.name) for change in found]
 
 
 def _drifts(

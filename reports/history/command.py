@@ -15,7 +15,7 @@ from attention_conformance.reports.history.pages import changes, page, points, t
 from attention_conformance.reports.history.series import History, Series, history
 from attention_conformance.reports.input import columns
 from attention_conformance.reports.input.bench import CELL
-from attention_conformance.reports.input.places import found as found_in
+from attention_conformance.reports.input.places import files_of as found_in
 
 #: What the JSON calls itself, and its version.
 KIND = "attention-conformance history"

@@ -56,7 +56,7 @@ def _template_variables(found: History) -> dict[str, Any]:
     """Variables of the template; sections without records are empty."""
     steps = pages.changes(found)
     shown = {
-        "counts": pages.counted(found),
+        "counts": pages.count_sentences(found),
         "questions": questions(found, steps),
         "nothing": NOTHING if found.series else "No cell was timed in these files.",
         "changes": change_table(steps) if len(steps) else None,
@@ -174,7 +174,7 @@ def change_table(steps: pd.DataFrame) -> Table:
             Cell(row["machine"]),
         )
         for row in steps.to_dict("records")
-        for what, of in [pages.named(row)]
+        for what, of in [pages.name_of(row)]
     )
     numbers = ("new ÷ old", "before, ms", "after, ms")
     titles = ("implementation", numbers[0], "workload", "device", "dtype", *numbers[1:], "first run")
@@ -293,7 +293,7 @@ def _groups(steps: pd.DataFrame) -> tuple[Group, ...]:
                 link=_linked_name(row, what).link or "#changes",
             )
             for row in some.head(NAMED).to_dict("records")
-            for what, of in [pages.named(row)]
+            for what, of in [pages.name_of(row)]
         )
         more = (Cell(f"and {len(some) - NAMED} more", link="#changes"),) if len(some) > NAMED else ()
         groups += [Group(f"{label} ({len(some)})", look, items + more)] if items else []

@@ -101,7 +101,7 @@ class _Step:
     end: int
 
 
-def found(logs: np.ndarray, keys: Sequence[Key]) -> Changes:
+def find_changes(logs: np.ndarray, keys: Sequence[Key]) -> Changes:
     """The changes of the cells of a machine.
 
     Parameters

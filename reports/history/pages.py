@@ -59,7 +59,7 @@ def steps(found: History) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-def named(change: Mapping[Any, Any]) -> tuple[str, str]:
+def name_of(change: Mapping[Any, Any]) -> tuple[str, str]:
     """Name of what changed: an implementation, and the cells of it.
 
     Parameters
@@ -97,12 +97,12 @@ def page(found: History) -> str:
     parts = [
         "# Attention: history",
         f"**{len(steps)} {'change' if len(steps) == 1 else 'changes'} in {len(found.series)} cells over {found.files}"
-        f" files**: {slower} slower, {len(steps) - slower} faster, by 5 % or more. {counted(found)}",
+        f" files**: {slower} slower, {len(steps) - slower} faster, by 5 % or more. {count_sentences(found)}",
     ]
     if len(steps):
         times = {name: (steps[name] * 1e3).map(digits, na_action="ignore").fillna(NONE) for name in ("before", "after")}
         shown = steps.assign(**times)
-        shown[["implementation", "workload"]] = [named(row) for row in steps.to_dict("records")]
+        shown[["implementation", "workload"]] = [name_of(row) for row in steps.to_dict("records")]
         shown["ratio"] = steps["ratio"].map(digits)
         shown = shown.drop(columns=["level", "cells", "of"])
         shown = shown.rename(columns={"before": "before, ms", "after": "after, ms"}).map(inert)
@@ -119,7 +119,7 @@ def page(found: History) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def counted(found: History) -> str:
+def count_sentences(found: History) -> str:
     """Sentences about what was read, used and refused."""
     counts = totals(found)
     return (

@@ -17,7 +17,7 @@ from attention_conformance.reports.compare import machines
 from attention_conformance.reports.history import levels
 from attention_conformance.reports.input import columns
 from attention_conformance.reports.input.bench import CACHE, CELL, CLOCK, Key, key_of
-from attention_conformance.reports.input.places import found as in_places
+from attention_conformance.reports.input.places import files_of as in_places
 from attention_conformance.reports.input.read import read, records_of
 from attention_conformance.reports.input.records import BenchRun, Records, ReportError, Source
 from attention_conformance.reports.schemas import Found, Point, Step
@@ -109,7 +109,7 @@ def _judge(machine: str, cells: Mapping[Key, Sequence[Point]], found: History) -
     logs = np.full((len(keys), len(runs)), np.nan)
     for row, those in zip(logs, cells.values(), strict=True):
         row[[at[one.when, one.file] for one in those]] = [math.log(one.median) for one in those]
-    changed = levels.found(logs, keys)
+    changed = levels.find_changes(logs, keys)
     series = [
         Series(key, machine, tuple(cells[key]), tuple(steps(row, places)))
         for key, row, places in zip(keys, changed.logs, changed.places, strict=True)
@@ -190,5 +190,5 @@ def _ways(run: BenchRun, cell: Mapping[str, Any]) -> list[str]:
 
 
 def _machine(run: BenchRun) -> str:
-    known = machines.known(run)
+    known = machines.machine_of(run)
     return str(run.fingerprint.get("id") or ", ".join(str(known[name]) for name in _MACHINE if known[name]))

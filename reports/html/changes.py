@@ -41,7 +41,7 @@ def worse(found: Comparison | None) -> Answer:
         number_of = sum(row["number"] for row in some)
         groups.append(_group(kind.capitalize(), number_of, items))
         counts.append(f"{number_of} × {kind}")
-    told = pages.told(found)
+    told = pages.summary_sentences(found)
     clear = found.results > 0 or not all(map(_unclear, found.speeds))
     nothing = "Nothing for certain" if found.unfit or any(map(_unclear, found.speeds)) else "Nothing"
     leads = {

@@ -67,7 +67,7 @@ def conforms(table: pd.DataFrame) -> Answer:
     groups: dict[tuple[str, str], list[Cell]] = {}
     for row in table.to_dict("records"):
         executed = row["passed"] + row["failed"] + row["known-deviation"] + row["advisory"]
-        counts = ", ".join(f"{row[outcome]} {words(outcome)}" for outcome in tables.shown(table))
+        counts = ", ".join(f"{row[outcome]} {words(outcome)}" for outcome in tables.shown_outcomes(table))
         name = " ".join((row["implementation"], row["device"])) if several else row["implementation"]
         item = Cell(name, tip=counts, link="#implementations")
         label = ("Nothing executed", "unsupported")
@@ -84,7 +84,7 @@ def conforms(table: pd.DataFrame) -> Answer:
         Group(f"{label} ({len(items)})", look, tuple(items))
         for (label, look), items in sorted(groups.items(), key=lambda group: order.index(group[0][1]))
     )
-    numbers = table[list(tables.shown(table))].sum()
+    numbers = table[list(tables.shown_outcomes(table))].sum()
     counts = ", ".join(f"{number:,} {words(str(name))}" for name, number in numbers.items())
     note = f"{numbers.sum():,} results: {counts}."
     return Answer("conforms", "Which implementations conform to the spec?", lead, found, note, "conformance")
@@ -161,7 +161,7 @@ def _differs(who: Who, otherwise: Sequence[tuple[Question, Any]]) -> Cell:
 
 def implementations(table: pd.DataFrame) -> Table:
     """One row per implementation and device: results by outcome, the largest share of the bound, profiles met."""
-    shown = tables.shown(table)
+    shown = tables.shown_outcomes(table)
     rows = []
     for row in table.to_dict("records"):
         verdict = next((name for name in RANK if row[name]), "unsupported")

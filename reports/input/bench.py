@@ -73,7 +73,7 @@ def key_of(cell: Mapping[str, Any]) -> Key:
     return cell["implementation"], cell["device"], cell["dtype"], cell["workload"]
 
 
-def named(record: Mapping[str, Any]) -> bool:
+def has_identity(record: Mapping[str, Any]) -> bool:
     """Whether a record has an identity.
 
     Parameters
@@ -135,7 +135,7 @@ def fault(info: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
     return "" if interval is None or interval[0] <= found.stats.median <= interval[1] else NO_INTERVAL
 
 
-def kept(info: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
+def table_columns(info: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
     """Columns that the tables have of a timed cell; the interval becomes two columns, the process runs their number.
 
     Parameters
@@ -277,7 +277,7 @@ def _timed(benchmarks: list[Any], refused: Counter[str]) -> tuple[dict[tuple, An
     reasons: dict[tuple, str] = {}
     for benchmark in benchmarks:
         info, stats = (benchmark.get(name) if isinstance(benchmark, dict) else None for name in ("extra_info", "stats"))
-        if not isinstance(info, dict) or not isinstance(stats, dict) or not named(info):
+        if not isinstance(info, dict) or not isinstance(stats, dict) or not has_identity(info):
             refused[NO_CELL] += 1
             continue
         key = key_of(info)
@@ -287,7 +287,7 @@ def _timed(benchmarks: list[Any], refused: Counter[str]) -> tuple[dict[tuple, An
         elif why:
             reasons[key] = why
         else:
-            timed[key] = kept(info, stats), samples_of(info, stats)
+            timed[key] = table_columns(info, stats), samples_of(info, stats)
     return timed, {key: why for key, why in reasons.items() if key not in timed}
 
 

@@ -13,7 +13,7 @@ from attention_conformance.reports.input.records import ReportError
 ENDINGS = (".json", ".jsonl", ".parquet")
 
 
-def found(places: Iterable[Path]) -> list[Path]:
+def files_of(places: Iterable[Path]) -> list[Path]:
     """Files of some places, each once, in the order of the places and sorted within each.
 
     Parameters

@@ -13,7 +13,10 @@ SHOWN = 30
 
 def verdict(found: Comparison) -> str:
     """One paragraph: the verdict with its counts, what could not be compared, and by which rules."""
-    said = [pages.headline(found), *([pages.told(found)] if pages.told(found) not in pages.headline(found) else [])]
+    said = [
+        pages.headline(found),
+        *([pages.summary_sentences(found)] if pages.summary_sentences(found) not in pages.headline(found) else []),
+    ]
     said += [f"cannot tell: {why}" for why in found.unfit]
     said = [f"{text[:1].upper()}{text[1:]}" for text in (*said, *pages.rules(found))]
     return f"**Since the base run**: {'. '.join(map(inert, said))}."

@@ -96,7 +96,7 @@ def _conformance_verdict(frame: pd.DataFrame) -> str:
     else:
         start = f"**Conformance: {_many(len(everyone), 'implementation')}, no failure.**"
     of = counts.reindex(list(tables.OUTCOMES), fill_value=0).to_frame().T
-    numbers = ", ".join(f"{of[outcome].sum()} {words(outcome)}" for outcome in tables.shown(of))
+    numbers = ", ".join(f"{of[outcome].sum()} {words(outcome)}" for outcome in tables.shown_outcomes(of))
     return f"{start} {_many(len(frame), 'result')}: {numbers}."
 
 
@@ -114,7 +114,7 @@ def _divergence(records: Records) -> str:
 def by_implementation(model: Model) -> pd.DataFrame:
     """The table of implementations as a page has it: without outcomes that nothing came to, in a reader's words."""
     frame = model.implementations
-    absent = [name for name in tables.OUTCOMES if name not in tables.shown(frame)]
+    absent = [name for name in tables.OUTCOMES if name not in tables.shown_outcomes(frame)]
     frame = frame.drop(columns=absent).rename(columns=words)
     return frame.assign(**{"profiles met": frame["profiles met"].fillna(NONE)})
 

@@ -117,7 +117,7 @@ def symbol(counts: Mapping[Any, int]) -> str:
     return next((SYMBOLS[outcome] for outcome in ("unsupported", "not-applicable") if counts[outcome]), NOT_RUN)
 
 
-def shown(counts: pd.DataFrame) -> tuple[str, ...]:
+def shown_outcomes(counts: pd.DataFrame) -> tuple[str, ...]:
     """The outcomes that a table with a column for each shows: "not applicable" only where there is any."""
     return tuple(name for name in OUTCOMES if name != Outcome.NOT_APPLICABLE or counts[name].any())
 

@@ -24,14 +24,14 @@ def made(folder: Path, *results: Result) -> dict[str, str]:
 
 def test_a_failure_is_all_that_a_badge_says() -> None:
     """Whatever else is kept, a failed case is named first, in red."""
-    assert badge.said([CORE], failed=3, deviating=1) == ("3 failed", badge.RED)
+    assert badge.badge_text([CORE], failed=3, deviating=1) == ("3 failed", badge.RED)
 
 
 def test_only_whole_features_are_named() -> None:
     """What is unsupported in part is no conformance, and deviations are said."""
-    assert badge.said([CORE, LACKS], 0, 0) == ("conformant: core", badge.GREEN)
-    assert badge.said([CORE, LACKS], 0, 2) == ("conformant: core · 2 deviate", badge.AMBER)
-    assert badge.said([LACKS], 0, 0) == ("conformant to no whole feature", badge.GREY)
+    assert badge.badge_text([CORE, LACKS], 0, 0) == ("conformant: core", badge.GREEN)
+    assert badge.badge_text([CORE, LACKS], 0, 2) == ("conformant: core · 2 deviate", badge.AMBER)
+    assert badge.badge_text([LACKS], 0, 0) == ("conformant to no whole feature", badge.GREY)
 
 
 def test_a_part_of_the_cases_earns_nothing(tmp_path: Path) -> None:

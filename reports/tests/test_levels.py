@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from attention_conformance.cli import main
-from attention_conformance.reports.history.levels import Finding, Level, found
+from attention_conformance.reports.history.levels import Finding, Level, find_changes
 from attention_conformance.reports.input.bench import Key
 from attention_conformance.reports.tests.files import bench_run, fingerprint, steady, timed
 
@@ -35,7 +35,7 @@ def said(findings: Sequence[Finding]) -> list[tuple[Level, int, tuple[int, ...],
 
 def test_nothing_is_found_where_nothing_changed() -> None:
     """Of five implementations that scatter by 1 %."""
-    result = found(*series(MANY))
+    result = find_changes(*series(MANY))
     assert result.findings == []
     assert result.places == [[]] * 9
 
@@ -44,7 +44,7 @@ def test_an_implementation_that_changed_is_one_finding() -> None:
     """Both of its cells, from the 25th run on, by the median of their ratios."""
     logs, keys = series(MANY)
     logs[:2, 25:] += math.log(1.1)
-    result = found(logs, keys)
+    result = find_changes(logs, keys)
     assert said(result.findings) == [(Level.IMPLEMENTATION, 25, (0, 1), 2)]
     assert result.findings[0].ratio == pytest.approx(1.1, rel=0.01)
     assert result.places[:3] == [[25], [25], []]
@@ -53,25 +53,25 @@ def test_an_implementation_that_changed_is_one_finding() -> None:
 def test_cells_show_together_what_few_show_alone() -> None:
     """6 % of nine cells that scatter by 4 %: alone four of them are found, and together all are."""
     logs, keys = series(("a p d m g q r s t u", *MANY[1:]), 0.04, seed=1)
-    assert found(logs, keys).findings == []
+    assert find_changes(logs, keys).findings == []
     logs[:9, 20:] += math.log(1.06)
-    assert said(found(logs, keys).findings) == [(Level.IMPLEMENTATION, 20, tuple(range(9)), 9)]
+    assert said(find_changes(logs, keys).findings) == [(Level.IMPLEMENTATION, 20, tuple(range(9)), 9)]
     rest = range(9, len(keys))
-    assert sum(bool(found(logs[[at, *rest]], [keys[at], *keys[9:]]).findings) for at in range(9)) == 4
+    assert sum(bool(find_changes(logs[[at, *rest]], [keys[at], *keys[9:]]).findings) for at in range(9)) == 4
 
 
 def test_a_cell_that_became_much_slower_takes_no_other_with_it() -> None:
     """Twice as slow, of nine: the mean of all moved by 8 %, and eight did not."""
     logs, keys = series(("a p d m g q r s t u", *MANY[1:]), 0.03)
     logs[4, 20:] += math.log(2.0)
-    assert said(found(logs, keys).findings) == [(Level.CELL, 20, (4,), 1)]
+    assert said(find_changes(logs, keys).findings) == [(Level.CELL, 20, (4,), 1)]
 
 
 def test_one_cell_of_an_implementation_is_a_finding_of_its_own() -> None:
     """Though the mean of both moved by half of it."""
     logs, keys = series(MANY)
     logs[1, 25:] += math.log(1.25)
-    result = found(logs, keys)
+    result = find_changes(logs, keys)
     assert said(result.findings) == [(Level.CELL, 25, (1,), 1)]
     assert result.places[:2] == [[], [25]]
 
@@ -81,14 +81,14 @@ def test_what_a_machine_does_from_run_to_run_hides_no_change() -> None:
     logs, keys = series(MANY)
     logs += 0.1 * np.random.default_rng(1).normal(size=RUNS)
     logs[:2, 25:] += math.log(1.1)
-    assert said(found(logs, keys).findings) == [(Level.IMPLEMENTATION, 25, (0, 1), 2)]
+    assert said(find_changes(logs, keys).findings) == [(Level.IMPLEMENTATION, 25, (0, 1), 2)]
 
 
 def test_what_everything_changed_by_for_good_is_one_finding() -> None:
     """A compiler that made all slower is no busy day, and is no change of each cell."""
     logs, keys = series(MANY)
     logs[:, 20:] += math.log(1.2)
-    result = found(logs, keys)
+    result = find_changes(logs, keys)
     assert said(result.findings) == [(Level.EVERYTHING, 20, tuple(range(9)), 9)]
     assert result.places == [[20]] * 9
 
@@ -98,7 +98,7 @@ def test_what_a_workload_changed_by_is_one_finding() -> None:
     logs, keys = series(MANY)
     of = [at for at, key in enumerate(keys) if key[3] == "d"]
     logs[of, 20:] += math.log(0.8)
-    assert said(found(logs, keys).findings) == [(Level.WORKLOAD, 20, tuple(of), len(of))]
+    assert said(find_changes(logs, keys).findings) == [(Level.WORKLOAD, 20, tuple(of), len(of))]
 
 
 def test_a_small_change_of_everything_is_no_change_of_those_that_moved_a_little_more() -> None:
@@ -106,21 +106,21 @@ def test_a_small_change_of_everything_is_no_change_of_those_that_moved_a_little_
     logs, keys = series(MANY, 0.003)
     logs[:, 20:] += math.log(0.96)
     logs[:2, 20:] += math.log(0.98)
-    assert found(logs, keys).findings == []
+    assert find_changes(logs, keys).findings == []
 
 
 def test_what_stays_when_most_others_change_did_not_change() -> None:
     """A library that three of four implementations are of: the fourth is no faster for that."""
     logs, keys = series(("a p d", "b p d", "c p d", "mine p d"))
     logs[:6, 20:] += math.log(1.3)
-    assert said(found(logs, keys).findings) == [(Level.EVERYTHING, 20, tuple(range(6)), 8)]
+    assert said(find_changes(logs, keys).findings) == [(Level.EVERYTHING, 20, tuple(range(6)), 8)]
 
 
 def test_two_implementations_have_no_machine_to_be_compared_with() -> None:
     """Each is judged by itself."""
     logs, keys = series(("a p d", "b p d"))
     logs[:, 20:] += math.log(1.2)
-    assert said(found(logs, keys).findings) == [
+    assert said(find_changes(logs, keys).findings) == [
         (Level.IMPLEMENTATION, 20, (0, 1), 2),
         (Level.IMPLEMENTATION, 20, (2, 3), 2),
     ]
@@ -131,7 +131,7 @@ def test_a_cell_that_runs_lack_is_judged_by_the_others() -> None:
     logs, keys = series(MANY)
     logs[1, 25:] += math.log(1.25)
     logs[1, [3, 9, 24, 25]] = np.nan
-    (finding,) = found(logs, keys).findings
+    (finding,) = find_changes(logs, keys).findings
     assert (finding.level, finding.at) == (Level.CELL, 26)
 
 

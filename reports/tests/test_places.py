@@ -34,10 +34,10 @@ def fleet(tmp_path: Path) -> Path:
 
 def test_a_folder_and_a_glob_name_their_files_once(fleet: Path) -> None:
     """Files of folders inside too; a file that is named is taken as it is, also one that is missing."""
-    assert [path.name for path in places.found([fleet])] == ["a.jsonl", "b.jsonl", "bench.json", "c.jsonl"]
-    assert [path.name for path in places.found([fleet / "*.jsonl", fleet / "a.jsonl"])] == ["a.jsonl", "b.jsonl"]
-    assert [path.name for path in places.found([fleet / "**" / "c.*"])] == ["c.jsonl"]
-    assert places.found([fleet / "missing.json"]) == [fleet / "missing.json"]
+    assert [path.name for path in places.files_of([fleet])] == ["a.jsonl", "b.jsonl", "bench.json", "c.jsonl"]
+    assert [path.name for path in places.files_of([fleet / "*.jsonl", fleet / "a.jsonl"])] == ["a.jsonl", "b.jsonl"]
+    assert [path.name for path in places.files_of([fleet / "**" / "c.*"])] == ["c.jsonl"]
+    assert places.files_of([fleet / "missing.json"]) == [fleet / "missing.json"]
 
 
 def test_a_place_without_a_result_file_is_an_error(fleet: Path) -> None:
@@ -45,13 +45,13 @@ def test_a_place_without_a_result_file_is_an_error(fleet: Path) -> None:
     (fleet / "empty").mkdir()
     for place in (fleet / "empty", fleet / "*.xml"):
         with pytest.raises(ReportError, match="has no result file"):
-            places.found([place])
+            places.files_of([place])
 
 
 def test_a_dataset_has_every_result_of_its_files(fleet: Path) -> None:
     """Headers, infinite shares and sizes too; a file of the bench is none of it."""
     pytest.importorskip("pyarrow")
-    paths = places.found([fleet])
+    paths = places.files_of([fleet])
     assert columns.write(paths, fleet.parent / "all.parquet") == (9, [])
     runs = dict(columns.runs(fleet.parent / "all.parquet"))
     assert runs == {str(path): result_file.read(path) for path in paths if path.suffix == ".jsonl"}
@@ -65,7 +65,7 @@ def test_a_history_and_a_report_of_a_dataset_are_those_of_its_files(fleet: Path)
     assert main(["history", str(files), "-o", str(fleet.parent / "h"), "--dataset", str(dataset)]) == 0
     counted = [(one.when, one.implementation, one.counts) for one in history(files).tallies]
     assert [(one.when, one.implementation, one.counts) for one in history(dataset).tallies] == counted
-    assert read([dataset]).results == read(places.found([files])).results
+    assert read([dataset]).results == read(places.files_of([files])).results
     assert main(["report", str(dataset), "-o", str(fleet.parent / "r"), "--format", "json"]) == 0
 
 
@@ -73,7 +73,7 @@ def test_a_file_that_cannot_be_read_is_named_and_not_in_the_dataset(fleet: Path)
     """As a history names it."""
     pytest.importorskip("pyarrow")
     (fleet / "a.jsonl").write_text("{}\n", encoding="utf-8")
-    count, (why,) = columns.write(places.found([fleet]), fleet.parent / "all.parquet")
+    count, (why,) = columns.write(places.files_of([fleet]), fleet.parent / "all.parquet")
     assert count == 6
     assert "a.jsonl, line 1: expected a header" in why
 

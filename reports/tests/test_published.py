@@ -71,7 +71,7 @@ def test_publishing_keeps_samples_to_half_a_thousandth_and_six_digits_of_the_res
     assert main(["publish", "-o", str(folder)]) == 0
     assert {name: (folder / name).read_bytes() for name in once} == once
     assert str(folder / "report.html") in capsys.readouterr().out.splitlines()
-    raw, new = read(files), read(publish.kept(folder))
+    raw, new = read(files), read(publish.published_files(folder))
     for before, after in zip(raw.cells, new.cells, strict=True):
         assert after == {
             name: close(value, 5e-4 if name.endswith("seconds") else 5e-6) for name, value in before.items()

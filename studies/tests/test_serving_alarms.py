@@ -85,8 +85,8 @@ def judged(problems: int, share: float, alarms: list[Any]) -> dict[str, Any]:
 
 def test_runs_are_counted_together() -> None:
     """Problems and alarms of both, the larger share, and when each was made."""
-    first = serving_alarms.together(None, judged(5, 0.5, [[3, "blocks", "float32", "eager", "why"]]))
-    both = serving_alarms.together(first, judged(7, 0.25, []))
+    first = serving_alarms.merge_records(None, judged(5, 0.5, [[3, "blocks", "float32", "eager", "why"]]))
+    both = serving_alarms.merge_records(first, judged(7, 0.25, []))
     assert (both["problems"], both["counts"]) == (12, {"blocks": {"eager": 12}})
     assert both["shares"] == {"blocks": {"eager": 0.5}}
     assert both["alarms"] == first["alarms"]
