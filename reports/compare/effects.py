@@ -251,7 +251,11 @@ def effects(
     found = judge_level(unit_moved - machine, np.sqrt(unit_variance + error**2), unit_freedom, share, unit_limits)
     wholes = {unit: one for (unit, at), one in zip(units.items(), found, strict=True) if len(at) > 1}
     luck_freedom, unit_luck_freedom = (PRIOR + OF_MEDIAN * (count - 1) for count in (len(cells), len(units)))
-    parts = [(within, scatter_freedom), (luck, luck_freedom), (unit_luck + error**2, unit_luck_freedom)]
+    parts: list[tuple[np.ndarray | float, np.ndarray | float]] = [
+        (within, scatter_freedom),
+        (luck, luck_freedom),
+        (unit_luck + error**2, unit_luck_freedom),
+    ]
     cell_freedom = np.minimum(degrees_of_freedom(parts), TAILS)
     single = judge_level(moved - machine, np.sqrt(cell_variance + error**2), cell_freedom, share, limits)
     of_cells = [
