@@ -284,6 +284,7 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
             command=shlex.join(["pytest", *config.invocation_params.args]),
             started=bench.started,
             finished=_now(),
+            core_wait=bench.session.protocol.core_wait,
             fingerprint=_fingerprint(config, document.in_force(bench.session.outcomes)),
             idle=bench.processes.shares(),
             gpu_state=bench.gpu_state,

@@ -20,6 +20,7 @@ FORMAT = 4
 #: Numbers that are finite: positive, and not negative; and whole ones from 0 and from 1 on.
 Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 Amount = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Count = Annotated[int, Meta(ge=0)]
 Number = Annotated[int, Meta(ge=1)]
@@ -190,6 +191,8 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     #: How operations are counted, by operator.
     flops: dict[str, str] = {}
     load_average: Amount | None = None
+    #: Share of the time of timed calls for which they had no core, as others had it.
+    core_wait: Share | None = None
     plan: PlanRecord | None = None
     command: str = ""
     started: str = ""

@@ -162,6 +162,7 @@ def kept(path: Path) -> dict[str, Any]:
     return {
         "started": run.started,
         "load": run.load_average,
+        "core_wait": run.core_wait,
         "cores": run.fingerprint.get("cores_usable"),
         "peaks": machines.rates(records.runs, "cpu"),
         "cells": {" ".join(key): _quantiles(records, key) for key in records.samples},
@@ -214,7 +215,12 @@ def target(found: Sequence[Cell], what: str, turn: int) -> list[int]:
 def compared(base: Mapping[str, Any], new: Mapping[str, Any], q: float = FALSE) -> Callable[[Sequence[Cell]], Effects]:
     """Effects that ``compare`` finds between two runs, as they are or lengthened, if so much may be false."""
     loads = (
-        SimpleNamespace(name="", load_average=run["load"], fingerprint={"cores_usable": run["cores"]})
+        SimpleNamespace(
+            name="",
+            core_wait=run.get("core_wait"),
+            load_average=run["load"],
+            fingerprint={"cores_usable": run["cores"]},
+        )
         for run in (base, new)
     )
     load = machines.load(loads)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from attention_conformance.conformance.spec import sdpa as reference
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Framework, Implementation
 from attention_conformance.impls.process import limits
-from attention_conformance.impls.process.pool import Crashed, Spent
+from attention_conformance.impls.process.pool import Crashed, Spent, tells_core_wait
 
 pytestmark = pytest.mark.slow
 
@@ -87,6 +87,16 @@ def test_a_right_cell_gives_its_samples_and_share() -> None:
     assert (process_run.prepare_seconds, process_run.first_call_seconds) == (2.0, 3.0)
     assert 0 < process_run.share <= 1
     assert answers.jobs == ["open_cell", "warm", "batch", "close_cell"]
+
+
+def test_waiting_for_a_core_is_a_share_of_the_timed_jobs() -> None:
+    """0.3 of 1.2 seconds; nothing is said before any job, and where the system does not tell."""
+    answers = Answers(opened(right(FIRST)), last(right(LAST), call_seconds=0.3, made=2))
+    using = protocol(answers)
+    assert using.core_wait is None
+    answers.spent = lambda implementation: Spent(1.0, 1.2, 1.0, 0.3)  # type: ignore[method-assign]
+    measure(answers, same=using)
+    assert using.core_wait == (pytest.approx(0.25) if tells_core_wait() else None)
 
 
 def test_a_wrong_first_output_is_invalid_and_never_sampled() -> None:

@@ -33,7 +33,7 @@ from attention_conformance.bench.workloads import arguments
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.ledger.load import Deviation
 from attention_conformance.impls.contract import Implementation
-from attention_conformance.impls.process.pool import Crashed, TimedOut
+from attention_conformance.impls.process.pool import Crashed, TimedOut, tells_core_wait
 
 #: Seconds after which a job is given up.  Compiling for a new shape takes up to 12 s on two cores, and a cell's
 #: calls are limited by the plan; this only has to end a hang.
@@ -99,6 +99,16 @@ class Protocol:
     costs: Costs = field(default_factory=Costs)
     references: References = field(default_factory=References)
     known: KnownDeviations = field(default_factory=KnownDeviations)
+    #: Seconds of the jobs with timed calls, and those of them for which the call or the harness had no core.
+    job_seconds: float = 0.0
+    queued_seconds: float = 0.0
+
+    @property
+    def core_wait(self) -> float | None:
+        """Share of the time of timed calls for which they had no core, as others had it; None where nothing tells."""
+        if not self.job_seconds or not tells_core_wait():
+            return None
+        return min(1.0, self.queued_seconds / self.job_seconds)
 
     def admit(self, cell: Cell) -> None:
         """Raise Skipped for a cell that is not begun: it lacks a feature, or is predicted to cost too much.
@@ -243,6 +253,8 @@ class Protocol:
         spent = self.jobs.spent(live.cell.target.implementation)
         if spent is not None:
             live.jobs.append(cheating.job(batch, spent, plan.threads))
+            self.job_seconds += spent.waited
+            self.queued_seconds += spent.queued
         live.call_seconds = min(live.call_seconds, *batch.seconds)
         return batch
 

@@ -768,6 +768,20 @@ def core_wait_seconds(pid: int = 0) -> float:
         return 0.0
 
 
+def tells_core_wait() -> bool:
+    """Whether the system tells for how long a thread had no core.
+
+    Returns
+    -------
+    bool
+        False where ``core_wait_seconds`` is 0 whatever happens.
+    """
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()[2]) > 0
+    except (OSError, IndexError, ValueError):
+        return False
+
+
 def stop_process(pid: int) -> None:
     """Stop a child process, and wait until all of its threads are; it does nothing until ``continue_process``.
 

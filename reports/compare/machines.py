@@ -25,6 +25,9 @@ MAY_DIFFER = ("id", "versions", "libraries", "blas", "python", "kernel", "libc",
 #: What is printed of a value.
 WIDEST = 60
 
+#: Share of their time from which on it is said that calls waited for a core, and the most that it counts as.
+WAIT, MOST_WAIT = 0.05, 0.95
+
 
 def differences(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
     """Fields in which the machines of some runs differ, one text each; none if all were made on one.
@@ -115,10 +118,11 @@ def libraries(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
 
 
 def load(runs: Iterable[BenchRun]) -> float:
-    """Standard deviation of what other work slowed some runs by, of the log; 0 where no load is above its cores.
+    """Standard deviation of what other work slowed some runs by, of the log; 0 where nothing ran beside them.
 
-    Where twice as many threads are to run as there are cores a call takes up to twice as long, of which yardsticks,
-    the best of several, show nothing: that is two standard deviations.
+    Calls that waited half of their time for a core took up to twice as long, of which yardsticks, the best of several,
+    show nothing: that is two standard deviations.  Of a run that does not tell it is taken from its load average, as of
+    twice as many threads as there are cores each waits half of its time.
 
     Parameters
     ----------
@@ -130,11 +134,11 @@ def load(runs: Iterable[BenchRun]) -> float:
     float
         Standard deviation of a log.
     """
-    return math.hypot(*(math.log(average / cores) / 2 for _, average, cores in _above_cores(runs)))
+    return math.hypot(*(math.log(factor) / 2 for factor, _ in map(_slowed, runs)))
 
 
 def busy(runs: Iterable[BenchRun]) -> list[str]:
-    """Runs that had a load average above their cores, a sentence each.
+    """Runs beside which other work ran, a sentence each.
 
     Parameters
     ----------
@@ -144,20 +148,24 @@ def busy(runs: Iterable[BenchRun]) -> list[str]:
     Returns
     -------
     list[str]
-        Sentences, such as "other work ran beside new.json: a load average of 5.4 on 2 cores".
+        Sentences, such as "other work ran beside new.json: calls waited 31 % of their time for a core".
     """
     return [
-        f"other work ran beside {name}: a load average of {average:.1f} on {cores} cores"
-        for name, average, cores in _above_cores(runs)
+        f"other work ran beside {run.name}: {words}"
+        for run, (_, words) in ((run, _slowed(run)) for run in runs)
+        if words
     ]
 
 
-def _above_cores(runs: Iterable[BenchRun]) -> Iterable[tuple[str, float, int]]:
-    """Name, load average and cores of the runs whose load was above their cores."""
-    for run in runs:
-        average, cores = run.load_average, run.fingerprint.get("cores_usable")
-        if average and cores and average > cores:
-            yield run.name, average, cores
+def _slowed(run: BenchRun) -> tuple[float, str]:
+    """The factor by which other work may have lengthened the calls of a run, and words for it if it counts."""
+    if run.core_wait is not None:
+        waited = min(run.core_wait, MOST_WAIT)
+        return 1 / (1 - waited), f"calls waited {100 * waited:.0f} % of their time for a core" if waited > WAIT else ""
+    average, cores = run.load_average, run.fingerprint.get("cores_usable")
+    if average and cores and average > cores:
+        return average / cores, f"a load average of {average:.1f} on {cores} cores"
+    return 1.0, ""
 
 
 def yardsticks(base: Sequence[BenchRun], new: Sequence[BenchRun], device: str) -> dict[str, float]:

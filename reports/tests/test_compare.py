@@ -194,6 +194,16 @@ def test_a_run_beside_other_work_is_named(tmp_path: Path) -> None:
     assert note == "other work ran beside 1.json: a load average of 5.4 on 2 cores"
 
 
+def test_a_run_whose_calls_waited_for_a_core_is_named(tmp_path: Path) -> None:
+    """Whatever its load average: a neighbour that has a core of its own takes none of the calls' time."""
+    beside, waiting = (
+        run(tmp_path / f"{n}.json", n, load_average=5.4 - n, core_wait=wait) for n, wait in enumerate((0.01, 0.31))
+    )
+    assert between(beside, beside).notes == ()
+    (note,) = between(beside, waiting).notes
+    assert note == "other work ran beside 1.json: calls waited 31 % of their time for a core"
+
+
 def test_a_workload_on_which_the_machine_moved_is_said(tmp_path: Path) -> None:
     """7 % in all implementations of one length: none is called slower, and a sentence has what was taken off."""
     names = [f"{kind}-{at}" for kind in ("torch", "jax", "onnx", "numpy") for at in (1, 2)]

@@ -312,9 +312,20 @@ def test_load_is_no_change_of_everything() -> None:
 def test_load_counts_beyond_the_cores() -> None:
     """Half the log of load ÷ cores, of both runs together; nothing of an idle run, or of one that says nothing."""
     runs: list[Any] = [
-        SimpleNamespace(name="", load_average=load, fingerprint={"cores_usable": 2})
+        SimpleNamespace(name="", core_wait=None, load_average=load, fingerprint={"cores_usable": 2})
         for load in (0.5, 2.0, 4.0, 8.0, None)
     ]
     assert machines.load(runs[:2] + runs[4:]) == 0
     assert machines.load(runs[2:3]) == pytest.approx(math.log(2) / 2)
     assert machines.load(runs[2:4]) == pytest.approx(math.hypot(math.log(2), math.log(4)) / 2)
+
+
+def test_waiting_for_a_core_counts_in_place_of_a_load() -> None:
+    """A neighbour on another core makes a load and no call wait; half of the time is as twice as many threads."""
+    runs: list[Any] = [
+        SimpleNamespace(name="", core_wait=wait, load_average=load, fingerprint={"cores_usable": 2})
+        for wait, load in ((0.0, 2.9), (0.5, 1.0), (1.0, 1.0))
+    ]
+    assert machines.load(runs[:1]) == 0
+    assert machines.load(runs[1:2]) == pytest.approx(math.log(2) / 2)
+    assert machines.load(runs[2:]) == pytest.approx(math.log(20) / 2)
