@@ -354,7 +354,8 @@ def benchmark(
             raise ImplementationError(f"{name} needs {', '.join(missing)}, which is not installed")
         session = _session(selection, workloads, plan, pool)
         session.run()
-        timings = [_timing(cell, outcome, threads) for cell, outcome in session.outcomes.items()]
+        wait = session.protocol.core_wait
+        timings = [_timing(cell, outcome, threads, wait) for cell, outcome in session.outcomes.items()]
     timings += _refused(named, selection, workloads, dtypes, device)
     order = {one.name: number for number, one in enumerate(named)}
     timings.sort(key=lambda t: (order[t.name], dtypes.index(t.dtype)))
@@ -424,8 +425,9 @@ def _session(selection: Selection, workloads: Sequence[Workload], plan: Any, poo
     return Session(cells, protocol, pool, Progress(None))
 
 
-def _timing(cell: Cell, outcome: Outcome, threads: int) -> Timing:
+def _timing(cell: Cell, outcome: Outcome, threads: int, core_wait: float | None = None) -> Timing:
     """The record of a cell, once it is not faster than the machine."""
+    from attention_conformance.bench.records import BUSY
     from attention_conformance.bench.roofline.costs import flops
     from attention_conformance.bench.validity import cheating
     from attention_conformance.bench.validity.outcomes import MEASURED
@@ -441,11 +443,10 @@ def _timing(cell: Cell, outcome: Outcome, threads: int) -> Timing:
     first = outcome.process_runs[0]
     unstable = ""
     if interval.spread > UNSTABLE:
-        load = os.getloadavg()[0]
-        unstable = (
-            f"its median is known to {interval.spread:.0%} alone; load average {load:.1f} on {usable_cores()} cores;"
-            " seconds= gives it more calls"
-        )
+        beside = f" calls waited {core_wait:.0%} of their time for a core;" if (core_wait or 0) > BUSY else ""
+        if core_wait is None:
+            beside = f" load average {os.getloadavg()[0]:.1f} on {usable_cores()} cores;"
+        unstable = f"its median is known to {interval.spread:.0%} alone;{beside} seconds= gives it more calls"
     return replace(
         here,
         seconds=interval.value,

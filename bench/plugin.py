@@ -324,7 +324,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for line in _tables(bench):
         terminalreporter.line(line)
     found = (bench.session.outcomes, bench.processes.shares(), bench.extra.overhead, bench.gpu_state)
-    for note in document.notes(*found):
+    for note in document.notes(*found, bench.session.protocol.core_wait):
         terminalreporter.line(note)
     if not counts[TIMED] and not counts[UNSTABLE]:
         terminalreporter.line("FAILED: nothing was timed", red=True)

@@ -25,6 +25,10 @@ Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Count = Annotated[int, Meta(ge=0)]
 Number = Annotated[int, Meta(ge=1)]
 
+#: Share of their time from which on it is said that calls waited for a core: on a machine that does nothing else it
+#: is below a hundredth.
+BUSY = 0.05
+
 Kind = Literal["timed", "unstable", "known-deviation", "invalid", "skipped"]
 
 

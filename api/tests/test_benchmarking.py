@@ -13,8 +13,11 @@ import pytest
 
 from attention_conformance import BenchmarkReport, benchmark
 from attention_conformance.bench.validity import cheating
-from attention_conformance.bench.workloads.workload import WorkloadError
-from attention_conformance.impls.contract import ImplementationError
+from attention_conformance.bench.validity.outcomes import Cell, Outcome, ProcessRun
+from attention_conformance.bench.workloads.workload import Workload, WorkloadError
+from attention_conformance.benchmarking import _timing
+from attention_conformance.conformance.targets import Target
+from attention_conformance.impls.contract import Implementation, ImplementationError
 
 pytestmark = pytest.mark.slow(4)
 
@@ -123,6 +126,16 @@ def test_a_time_beyond_the_peak_is_none(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(cheating, "best_product", lambda *_, **__: 1e3)
     timing = benchmark(RIGHT, **QUICK, isolated=False).timing
     assert (timing.outcome, timing.clause) == ("invalid", "peak")
+
+
+def test_an_uncertain_median_says_what_ran_beside() -> None:
+    """That calls waited for a core, from a twentieth of their time on; the load where the system does not tell."""
+    cell = Cell(Target(Implementation("it", "nowhere:f"), "cpu", "float32"), Workload(1, 2, 4, 8))
+    outcome = Outcome(process_runs=tuple(ProcessRun(((one, 3 * one),), 0.5, 1.0, 2.0, 3) for one in (0.1, 0.3, 0.9)))
+    told, quiet, unknown = (_timing(cell, outcome, 1, wait).unstable for wait in (0.31, 0.04, None))
+    assert " alone; calls waited 31% of their time for a core; seconds=" in told
+    assert " alone; seconds=" in quiet
+    assert " alone; load average " in unknown
 
 
 def test_what_a_function_lacks_is_skipped() -> None:

@@ -12,7 +12,7 @@ import msgspec
 from attention_conformance.bench.machine import gpu
 from attention_conformance.bench.machine.machine import load_average
 from attention_conformance.bench.output.extra_metrics import ExtraMetrics
-from attention_conformance.bench.records import FORMAT, JSON_KEY, PlanRecord, Record, Timed
+from attention_conformance.bench.records import BUSY, FORMAT, JSON_KEY, PlanRecord, Record, Timed
 from attention_conformance.bench.roofline.costs import FORMULAS, flops
 from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.validity.outcomes import UNSTABLE, Cell, Outcome
@@ -133,12 +133,15 @@ def notes(
     idle: Mapping[str, float],
     overhead: Mapping[str, Any],
     gpu_state: Mapping[str, Any] | None = None,
+    core_wait: float | None = None,
 ) -> list[str]:
-    """Notes for a reader who compares: unequal threads, processes that were not idle, a costly overhead.
+    """Notes for a reader who compares: other work on the machine, unequal threads, busy processes, a costly overhead.
 
     And what the GPUs say of their clocks.
     """
     found = []
+    if core_wait is not None and core_wait > BUSY:
+        found.append(f"calls waited {100 * core_wait:.0f} % of their time for a core: other work runs on this machine")
     threads = in_force(outcomes)
     if len(set(threads.values())) > 1:
         found.append(

@@ -53,6 +53,13 @@ def test_a_process_that_was_not_idle_is_noted() -> None:
     assert document.notes({}, {"ort": 0.4, "numpy": 0.01}, {}) == ["not idle while others worked: ort 40% of a core"]
 
 
+def test_calls_that_waited_for_a_core_are_said() -> None:
+    """From a twentieth of their time on; nothing where the system does not tell."""
+    said = "calls waited 31 % of their time for a core: other work runs on this machine"
+    assert document.notes({}, {}, {}, core_wait=0.31) == [said]
+    assert document.notes({}, {}, {}, core_wait=0.04) == document.notes({}, {}, {}, core_wait=None) == []
+
+
 def test_costly_overhead_is_noted() -> None:
     """Where the interval of its ratio is above 1.02."""
     cost = {"loop_seconds": 1e-4, "ratio": 1.05, "interval": [1.03, 1.07]}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from attention_conformance.bench.records import BUSY
 from attention_conformance.reports.input.bench import CACHE, CLOCK, key_of
 from attention_conformance.reports.input.records import BenchRun, Records
 
@@ -25,8 +26,8 @@ MAY_DIFFER = ("id", "versions", "libraries", "blas", "python", "kernel", "libc",
 #: What is printed of a value.
 WIDEST = 60
 
-#: Share of their time from which on it is said that calls waited for a core, and the most that it counts as.
-WAIT, MOST_WAIT = 0.05, 0.95
+#: The most that a share of the time counts as for which calls waited for a core.
+MOST_WAIT = 0.95
 
 
 def differences(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
@@ -161,7 +162,7 @@ def _slowed(run: BenchRun) -> tuple[float, str]:
     """The factor by which other work may have lengthened the calls of a run, and words for it if it counts."""
     if run.core_wait is not None:
         waited = min(run.core_wait, MOST_WAIT)
-        return 1 / (1 - waited), f"calls waited {100 * waited:.0f} % of their time for a core" if waited > WAIT else ""
+        return 1 / (1 - waited), f"calls waited {100 * waited:.0f} % of their time for a core" if waited > BUSY else ""
     average, cores = run.load_average, run.fingerprint.get("cores_usable")
     if average and cores and average > cores:
         return average / cores, f"a load average of {average:.1f} on {cores} cores"

@@ -312,7 +312,9 @@ def _environment(document: Mapping[str, Any]) -> dict[str, Any]:
     said = ours.get("fingerprint", {})
     cache = (ours.get("plan") or {}).get("cache")
     wait = {"core_wait": ours["core_wait"]} if ours.get("core_wait") is not None else {}
-    later = wait | ({"caches": cache} if cache else {}) | {
-        name: said[name] for name in ("governor", "smt", "gpu", "driver", "blas", "id") if said.get(name)
-    }
+    later = (
+        wait
+        | ({"caches": cache} if cache else {})
+        | {name: said[name] for name in ("governor", "smt", "gpu", "driver", "blas", "id") if said.get(name)}
+    )
     return found | ({"command": ours["command"]} if ours.get("command") else {}) | later
