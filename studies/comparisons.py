@@ -456,7 +456,8 @@ def table(found: Measured) -> str:
         ["runs, pairs of them", *(f"{len(runs)}, {math.comb(len(runs), 2)}" for runs in sets.values())],
         ["process runs of a run", *(_process_runs(runs) for runs in sets.values())],
         ["cells of a run", *(str(max(len(run["cells"]) for run in runs)) for runs in sets.values())],
-        ["load average at the start", *(_loads(runs) for runs in sets.values())],
+        ["load average at the end", *(_range(runs, "load", "{:.1f}") for runs in sets.values())],
+        ["calls waited for a core", *(_range(runs, "core_wait", "{:.1%}") for runs in sets.values())],
         ["pairs with any false finding (aim 1 %)", *(f"{one['false']:.1%}" for one in results.values())],
         ["… of which pairs", *(_counts(found["results"][name]["falsely"]) for name in sets)],
         ["… with all of the share of false findings", *(_with_all(found, name) for name in sets)],
@@ -530,9 +531,10 @@ def _process_runs(runs: Sequence[Mapping[str, Any]]) -> str:
     return " or ".join(map(str, sorted(counts)))
 
 
-def _loads(runs: Sequence[Mapping[str, Any]]) -> str:
-    loads = [run["load"] for run in runs if run["load"] is not None]
-    return f"{min(loads):.1f} to {max(loads):.1f}" if loads else "not told"
+def _range(runs: Sequence[Mapping[str, Any]], name: str, form: str) -> str:
+    """The least and the largest of a number of some runs, of which older ones have none."""
+    told = [run[name] for run in runs if run.get(name) is not None]
+    return f"{form.format(min(told))} to {form.format(max(told))}" if told else "not told"
 
 
 STUDY = Study(
