@@ -81,7 +81,7 @@ def _gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", GPU.synchronize)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(arrays, "_moved", lambda tensor, device: tensor)
+    monkeypatch.setattr(arrays, "_copy_to_device", lambda tensor, device: tensor)
     monkeypatch.setattr(arrays, "copy", lambda array: lambda: GPU.submit(f"copy {array.nbytes}", 5 * KERNEL))
     monkeypatch.setattr("attention_conformance.bench.sampling.stopwatch.perf_counter", lambda: GPU.now)
     cold_cache.buffer.cache_clear()
