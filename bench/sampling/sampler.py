@@ -164,10 +164,11 @@ class _Cell:
         return self.inputs[self.calls % len(self.inputs)]
 
     def fresh_inputs(self, number: int) -> dict[str, Any]:
-        """Inputs that were never seen, in arrays that were never seen."""
+        """Inputs that were never seen, in arrays that were never seen; of a layer with the parameters that it has."""
         with self.uncounted():
             request = Request(self.specification.device, *arguments.fresh(self.workload, *self.first, number))
-            return calls.arguments(self.implementation, request)[1]
+            known = {name: array for name, array in self.inputs[0].items() if name in arguments.PARAMETERS}
+            return calls.arguments(self.implementation, request)[1] | known
 
     @contextlib.contextmanager
     def uncounted(self) -> Iterator[None]:

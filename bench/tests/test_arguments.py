@@ -33,6 +33,15 @@ def test_arguments_are_those_of_the_operator(workload: Workload) -> None:
     assert set(keywords) - {"past_key", "past_value"} <= set(operator.keywords)
 
 
+def test_another_set_has_new_inputs_and_the_parameters_that_a_layer_has() -> None:
+    """X and the gradient of the output move; weights, biases, gamma and beta are those of the first set."""
+    for name in ("mha-b1h2d4s8-grad", "sublayer-b1h2d4s8"):
+        first = arguments.make(parse(name), "float32", 0)
+        other = arguments.fresh(parse(name), *first, 3)
+        moved = {n for a, b in zip(first, other, strict=True) for n in a if not np.array_equal(a[n], b[n])}
+        assert moved == ({"x_q", "grad_output"} if "grad" in name else {"x_q"})
+
+
 def test_options_become_keywords() -> None:
     """Window, softcap, bias and lengths are given as the operator has them; nothing else is."""
     _, keywords = arguments.make(parse("prefill-b2h4d8s16-w3-cap50-bias-pad"), "float16", 0)

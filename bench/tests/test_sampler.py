@@ -37,6 +37,12 @@ def copy_of_v(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     return v.copy()
 
 
+def layer(x_q: np.ndarray, w_q: np.ndarray, w_k: np.ndarray, w_v: np.ndarray, **keywords: Any) -> np.ndarray:
+    """Remember the input and which arrays the weights are."""
+    SEEN.append((float(x_q.flat[0]), id(w_q), id(keywords["w_o"]), id(keywords["b_v"])))
+    return x_q.copy()
+
+
 def refuses(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Unsupported."""
     raise NotImplementedError("no such kernel")
@@ -131,6 +137,16 @@ def test_input_sets_are_rotated_and_the_last_call_has_inputs_never_seen() -> Non
         assert {first for first, _ in SEEN[:-1]} == firsts(0, 1, 2)
         ends.append(SEEN[-1][0])
     assert len({*ends, *firsts(0, 1, 2)}) == 6
+
+
+def test_a_layer_that_has_seen_its_parameters_sees_them_again() -> None:
+    """What it prepared of them, as torch's modules hold theirs, is no part of a call; its input is new all the same."""
+    one = Implementation("layer", f"{__name__}:layer", operator="mha")
+    sampler.open_cell("it", one, Workload(1, 2, 8, 16, kind="mha"), "float32", "cpu")
+    sampler.batch("it", 60.0, 6, 0)
+    known = SEEN[:-1]
+    assert SEEN[-1][0] not in {first for first, *_ in known}
+    assert SEEN[-1][1:] in {tuple(parameters) for _, *parameters in known}
 
 
 def test_a_batch_is_taken_without_the_garbage_collector() -> None:

@@ -23,6 +23,10 @@ STEP = 7919
 #: Input sets that are rotated, so that no call finds its own inputs in the nearest cache.
 SETS = 3
 
+#: Parameters of a layer.  A model has the same in all calls, and a library may prepare them once, as torch's modules
+#: hold them in a form of their own: so an input that nobody has seen has new x and gradients, and these.
+PARAMETERS = frozenset(("w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o", "gamma", "beta"))
+
 #: Names of the results of a pass with a cache of past keys (impls.operators); the past and the new, joined.
 PRESENT = {"present_key": "k", "present_value": "v"}
 
@@ -184,9 +188,10 @@ def fresh(
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Another set with the same numbers at other places: as good as drawn again, at the cost of a copy.
 
-    Equal numbers give equal sets; different ones differ, as long as they are fewer than the elements of an array.
+    Equal numbers give equal sets; different ones differ, as long as they are fewer than the elements of an array.  The
+    parameters of a layer are the same in all.
     """
-    drawn = shapes(w)
+    drawn = shapes(w).keys() - PARAMETERS
 
     def moved(given: Mapping[str, Any]) -> dict[str, Any]:
         return {n: np.roll(value, STEP * (number + 1)) if n in drawn else value for n, value in given.items()}
