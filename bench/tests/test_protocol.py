@@ -10,6 +10,7 @@ import pytest
 
 from attention_conformance.bench.output.document import reason_of, record
 from attention_conformance.bench.sampling.sampler import Batch, Opened
+from attention_conformance.bench.timing import protocol as protocols
 from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.timing.protocol import LAST, UNSEEN, Live, Protocol
 from attention_conformance.bench.validity.checks import FIRST, Invalid, References
@@ -89,14 +90,17 @@ def test_a_right_cell_gives_its_samples_and_share() -> None:
     assert answers.jobs == ["open_cell", "warm", "batch", "close_cell"]
 
 
-def test_waiting_for_a_core_is_a_share_of_the_timed_jobs() -> None:
-    """0.3 of 1.2 seconds; nothing is said before any job, and where the system does not tell."""
+def test_waiting_for_a_core_is_a_share_of_the_timed_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.3 of 1.2 seconds; nothing is said before any job, of calls on all cores, and where the system does not tell."""
+    monkeypatch.setattr(protocols, "usable_cores", lambda: 2)
     answers = Answers(opened(right(FIRST)), last(right(LAST), call_seconds=0.3, made=2))
     using = protocol(answers)
     assert using.core_wait is None
     answers.spent = lambda implementation: Spent(1.0, 1.2, 1.0, 0.3)  # type: ignore[method-assign]
     measure(answers, same=using)
     assert using.core_wait == (pytest.approx(0.25) if tells_core_wait() else None)
+    monkeypatch.setattr(protocols, "usable_cores", lambda: 1)
+    assert using.core_wait is None
 
 
 def test_a_wrong_first_output_is_invalid_and_never_sampled() -> None:

@@ -34,6 +34,7 @@ from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.ledger.load import Deviation
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.process.pool import Crashed, TimedOut, tells_core_wait
+from attention_conformance.impls.process.threads import usable_cores
 
 #: Seconds after which a job is given up.  Compiling for a new shape takes up to 12 s on two cores, and a cell's
 #: calls are limited by the plan; this only has to end a hang.
@@ -105,8 +106,11 @@ class Protocol:
 
     @property
     def core_wait(self) -> float | None:
-        """Share of the time of timed calls for which they had no core, as others had it; None where nothing tells."""
-        if not self.job_seconds or not tells_core_wait():
+        """Share of the time of timed calls for which they had no core, as others had it; None where nothing tells.
+
+        Calls that take all cores wait for each other and for the harness, which says nothing of other work.
+        """
+        if not self.job_seconds or self.plan.threads >= usable_cores() or not tells_core_wait():
             return None
         return min(1.0, self.queued_seconds / self.job_seconds)
 
