@@ -303,13 +303,20 @@ def graded(report: Report, titles: Sequence[str], failed: int) -> dict[str, Any]
     }
 
 
+def diagnosed(
+    reports: Sequence[Report], functions: Mapping[str, Callable[..., Any]], names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Each function that is named, or all, with what is said of it."""
+    rows = []
+    for report in (each for each in reports if each.function in names or not names):
+        found = examined(functions[report.function])
+        rows.append(graded(report, [each.title for each in found.explanations], found.failed))
+    return rows
+
+
 def measure(function: Sequence[str]) -> dict[str, Any]:
     """Every function, or some; what was said at first stays."""
-    rows = []
-    for report in (each for each in REPORTS if each.function in function or not function):
-        found = examined(globals()[report.function])
-        rows.append(graded(report, [each.title for each in found.explanations], found.failed))
-    return {"functions": rows, "first": STUDY.kept()["first"], "threads": 1}
+    return {"functions": diagnosed(REPORTS, globals(), function), "first": STUDY.kept()["first"], "threads": 1}
 
 
 def counted(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, int]:
@@ -319,7 +326,7 @@ def counted(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, int]:
     return len(shown), sum(bool(row["named"]) for row in shown), wrong, wrong + sum(len(row["named"]) for row in shown)
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(found: Mapping[str, Any], reports: Sequence[Report] = REPORTS) -> str:
     """A row for each function, and the figures of both runs."""
     said = {run: {row["function"]: _diagnosis_text(row) for row in found[run]} for run in ("first", "functions")}
     rows = [
@@ -329,7 +336,7 @@ def table(found: Mapping[str, Any]) -> str:
             said["first"].get(r.function, "–"),
             said["functions"][r.function],
         )
-        for r in REPORTS
+        for r in reports
         if r.function in said["functions"]
     ]
     figures = []
@@ -349,7 +356,7 @@ def _diagnosis_text(row: Mapping[str, Any]) -> str:
     return "; ".join([*row["named"], *(f"wrong: {title}" for title in row["wrong"])]) or "nothing"
 
 
-def _whole(function: Sequence[str]) -> None:
+def whole(function: Sequence[str]) -> None:
     """The page has all functions."""
     if function:
         raise Unfit("--page needs all functions")
@@ -361,5 +368,5 @@ STUDY = Study(
     measure,
     {"conformance/DIAGNOSIS.md": table},
     {"function": {"nargs": "*", "metavar": "FUNCTION", "help": "default: all"}},
-    _whole,
+    whole,
 )

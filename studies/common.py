@@ -141,7 +141,8 @@ def sentence(found: Measured, *first: str) -> str:
     """The last line under a table: what the table says of itself, and the circumstances as far as they are known."""
     loads = ", ".join("not told" if load is None else f"{load:.1f}" for load in found["load_average"])
     machine = found["machine"]
-    cores = f"{machine['cores_usable']} cores" if "cores_usable" in machine else ""
+    usable = machine.get("cores_usable")
+    cores = f"{usable} core{'s' * (usable != 1)}" if usable else ""
     where = ", ".join(filter(None, [machine.get("cpu"), cores, "virtual" * bool(machine.get("virtual"))]))
     threads = f"{found['threads']} thread{'s' * (found['threads'] != 1)}"
     return "; ".join([*first, where, threads, f"load average before and after: {loads}", found["written"]]) + "."

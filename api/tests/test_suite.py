@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from attention_conformance import suite
+from attention_conformance.conformance.tests.interrupts import interruptible
 from attention_conformance.suite import INTERRUPTED, Stage, run
 
 #: Judged for minutes, and wrong.
@@ -104,16 +105,13 @@ def waited(until: Callable[[], bool], seconds: float = 120.0) -> bool:
 @pytest.mark.skipif(sys.platform == "win32", reason="a terminal's interrupt is POSIX")
 def test_ctrl_c_leaves_a_report(tmp_path: Path) -> None:
     """An interrupt of the whole group, as a terminal sends it, while a case is being judged."""
-    kernel = (
-        "import time\nimport numpy as np\n\n\ndef attention(q, k, v):\n    time.sleep(0.2)\n    return np.zeros(1)\n"
-    )
-    (tmp_path / "kernel.py").write_text(kernel, encoding="utf-8")
+    (tmp_path / "kernel.py").write_text(SLOW, encoding="utf-8")
     command = [sys.executable, "-m", "attention_conformance", "suite", "kernel.py:attention", "-o", "out"]
-    job = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, text=True)
     results = tmp_path / "out" / "conformance.jsonl"
-    assert waited(lambda: results.is_file() and results.read_text(encoding="utf-8").count("\n") > 5)
-    os.killpg(job.pid, signal.SIGINT)
-    printed, _ = job.communicate(timeout=120)
+    with interruptible(command, tmp_path, start_new_session=True, stdout=subprocess.PIPE) as job:
+        assert waited(lambda: results.is_file() and results.read_text(encoding="utf-8").count("\n") > 5)
+        os.killpg(job.pid, signal.SIGINT)
+        printed, _ = job.communicate(timeout=120)
     assert job.returncode == INTERRUPTED, printed
     assert (tmp_path / "out" / "report.html").is_file(), printed
     assert "interrupted" in printed.splitlines()[-3]

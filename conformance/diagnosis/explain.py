@@ -20,6 +20,7 @@ from attention_conformance.conformance.diagnosis.explanation import Explanation,
 from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.diagnosis.stage_errors import stage_errors, stage_lines
 from attention_conformance.conformance.diagnosis.unnamed import Words
+from attention_conformance.conformance.faults.registry import cited
 from attention_conformance.conformance.faults.trials import Failed
 from attention_conformance.conformance.judging.compare import compare
 from attention_conformance.conformance.judging.judge import judge
@@ -43,7 +44,7 @@ RUN_ALONE = 3
 SCRIPTS = 200
 
 #: Threads that are named with an explanation.
-NAMED = 3
+NAMED = 2
 
 STAYS_BEHIND = "alone, in a fresh process, the case passes: something stays behind from an earlier call (SDPA-29)"
 DIFFERS = "run again, alone, the result is another one: it differs from call to call (SDPA-29)"
@@ -237,7 +238,7 @@ def scripts(
 
 def explanation_text(explanation: Explanation, failures: int) -> str:
     """An explanation in words: how many failures it fits, what it is, and where it happened before."""
-    threads = ", ".join(s.removeprefix("cf. ") for s in explanation.sources[:NAMED])
+    threads = cited(explanation.sources[:NAMED])
     what = f"{explanation.title}{f' (as in {threads})' if threads else ''}"
     return in_words(what, len(explanation.fits), failures, explanation.contradicted)
 

@@ -18,9 +18,11 @@ import ml_dtypes
 import numpy as np
 
 from attention_conformance.conformance.diagnosis.candidates import in_operator
+from attention_conformance.conformance.faults.models.mha import Layer, LayerCall, Sublayer
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
 from attention_conformance.conformance.faults.registry import Fault
 from attention_conformance.conformance.faults.sdpa.precision import ProductOverflows
+from attention_conformance.conformance.spec.mha import Projection
 from attention_conformance.conformance.spec.sdpa import Expected
 
 Form = tuple[str, str, str, type[Attention]]
@@ -441,6 +443,143 @@ def _softmaxes() -> Iterator[Form]:
         yield "form-slices", "SDPA-1", title, make
 
 
+# What takes the place of the softmax, of its axis, and of the arrays that are multiplied.
+
+
+class OtherWeights(Attention):
+    """Weights by another law of the scores, which are −inf at masked keys, or of the right weights; lse is right."""
+
+    law: ClassVar[Callable[[Array, Array], Array]]
+
+    def softmax(self, x: Inputs, s: Array, allowed: Array) -> tuple[Array, Array]:
+        weights, lse = super().softmax(x, s, allowed)
+        return type(self).law(s, weights), lse
+
+
+def _softmax(s: Array, axes: int | tuple[int, ...] = 3) -> Array:
+    """The softmax as it is written in a line: NaN where every score is −inf."""
+    powers = np.exp(s - s.max(axis=axes, keepdims=True, initial=-np.inf))
+    return powers / powers.sum(axis=axes, keepdims=True)
+
+
+def _powers(s: Array) -> Array:
+    """Exp of the scores less their maximum."""
+    powers: Array = np.exp(s - s.max(axis=3, keepdims=True, initial=-np.inf))
+    return powers
+
+
+def _share(powers: Array) -> Array:
+    return powers / powers.sum(axis=3, keepdims=True)
+
+
+LAWS: dict[str, Callable[[Array, Array], Array]] = {
+    "the softmax is applied twice": lambda s, p: _softmax(p),
+    "the weights are the logarithms of the softmax": lambda s, p: np.log(p),
+    "the weights are sigmoids of the scores": lambda s, p: 1 / (1 + np.exp(-s)),
+    "the weights are sigmoids of the scores, divided by their sum": lambda s, p: _share(1 / (1 + np.exp(-s))),
+    "the weights are the scores, 0 for negative ones": lambda s, p: np.maximum(s, 0),
+    "the weights are the scores, 0 for negative ones, divided by their sum": lambda s, p: _share(np.maximum(s, 0)),
+    "exp of the scores is not divided by its sum": lambda s, p: np.exp(s),
+    "exp of the scores less their maximum is not divided by its sum": lambda s, p: _powers(s),
+    "exp of the scores is divided by the root of the sum of its squares": lambda s, p: (
+        _powers(s) / np.linalg.norm(_powers(s), axis=3, keepdims=True)
+    ),
+    "exp of the scores less the maximum over the keys is divided by its sum over the query rows": lambda s, p: (
+        _powers(s) / _powers(s).sum(axis=2, keepdims=True)
+    ),
+    "the weights are divided by their sums over the query rows, too": lambda s, p: (
+        p / (p.dtype.type(1e-9) + p.sum(axis=2, keepdims=True))
+    ),
+    "the weights are averaged over the heads, and used so": lambda s, p: np.broadcast_to(
+        p.mean(axis=1, keepdims=True), p.shape
+    ),
+}
+
+
+class AfterSoftmax(Attention):
+    """Some masks multiplied with the weights, whose rows then no longer add up to 1, and not known to the softmax."""
+
+    #: The methods of SOURCES whose masks are.
+    late: ClassVar[tuple[str, ...]]
+
+    def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
+        early = [getattr(self, name)(x) for name in SOURCES if name not in self.late]
+        return np.where(np.logical_and.reduce(early), s, x.work(-np.inf))
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        return super().normalized(x, powers, total, allowed) * allowed
+
+
+#: Sets of masks that are applied after the softmax; masks alone are a fault.
+_LATE = ("c", "l", "w", "mc", "ml", "mw", "cl", "cw", "mcl", "mcw", "mclw")
+
+#: Axes of the scores in words; softmaxes over those that are no fault of the registry.
+_AXES = ("batches", "heads", "query rows", "keys")
+SOFTMAX_AXES = ((0,), (0, 3), (1, 2), (2, 3), (0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3), (0, 1, 2, 3))
+
+
+def _weights() -> Iterator[Form]:
+    for title, law in LAWS.items():
+        yield "form-weights", "SDPA-14", title, type("Weights", (OtherWeights,), {"law": staticmethod(law)})
+    for late in _LATE:
+        sources = tuple(_LETTER[letter] for letter in late)
+        title = f"{' and '.join(SOURCES[name] for name in sources)} applied after the softmax"
+        yield "form-late", "SDPA-13", title, type("Late", (AfterSoftmax,), {"late": sources})
+    for axes in SOFTMAX_AXES:
+        names = [_AXES[axis] for axis in axes]
+        words = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+        make = type("OverAxes", (OtherWeights,), {"law": staticmethod(lambda s, p, axes=axes: _softmax(s, axes))})
+        yield "form-axes", "SDPA-14", f"the softmax is over {words}{' together' if len(axes) > 1 else ''}", make
+
+
+class OtherOperands(Attention):
+    """Other arrays in the place of q, k and v, or of their rows; those that do not fit are refused, as by a product."""
+
+    change: ClassVar[Callable[[Array, Array, Array], tuple[Array, Array, Array]]]
+
+    def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
+        return type(self).change(*super().operands(x))
+
+
+class ScoresTransposed(Attention):
+    """k · qᵀ."""
+
+    def scores(self, x: Inputs, q: Array, k: Array) -> Array:
+        return super().scores(x, q, _as_many(k, q)).swapaxes(2, 3)
+
+
+class QueriesAdded(Attention):
+    """The residual connection, within attention."""
+
+    def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
+        return super().summed(x, weights, allowed, v) + x.q.astype(x.work)
+
+
+def _as_many(array: Array, other: Array) -> Array:
+    if array.shape[2] != other.shape[2]:
+        raise ValueError(f"{array.shape[2]} rows for {other.shape[2]}")
+    return array
+
+
+OPERANDS: dict[str, Callable[[Array, Array, Array], tuple[Array, Array, Array]]] = {
+    "scores are products of queries with queries": lambda q, k, v: (q, _as_many(q, k), v),
+    "scores are products of keys with keys": lambda q, k, v: (_as_many(k, q), k, v),
+    "queries are averaged in the place of values": lambda q, k, v: (q, k, _as_many(q, k)),
+    "values stand one key later than they should": lambda q, k, v: (q, k, np.roll(v, 1, axis=2)),
+    "values stand one key earlier than they should": lambda q, k, v: (q, k, np.roll(v, -1, axis=2)),
+    "keys stand in reverse": lambda q, k, v: (q, k[:, :, ::-1], v),
+    "heads of the queries stand in reverse": lambda q, k, v: (q[:, ::-1], k, v),
+}
+
+
+def _operands() -> Iterator[Form]:
+    for title, change in OPERANDS.items():
+        make = type("Operands", (OtherOperands,), {"change": staticmethod(change)})
+        yield "form-operands", "SDPA-2" if title.startswith("scores") else "SDPA-16", title, make
+    yield "form-operands", "SDPA-2", "scores are transposed", ScoresTransposed
+    yield "form-output", "SDPA-16", "the queries are added to the output", QueriesAdded
+
+
 # ALiBi, scales of heads, and rotary embedding.
 
 
@@ -684,6 +823,169 @@ def _flipped(x: Inputs, name: str, axis: int) -> Inputs:
     return x if array is None else replace(x, **{name: np.flip(np.broadcast_to(array, x.shape), axis)})  # type: ignore[arg-type]
 
 
+# A past.
+
+
+class OtherPast(Attention):
+    """Past and new keys, or values, joined otherwise; the present is what they are joined to."""
+
+    #: What past and new ones become, and of which of k and v.
+    join: ClassVar[Callable[[Array, Array], Array]]
+    of: ClassVar[str]
+
+    def joined(self, x: Inputs) -> Inputs:
+        if x.past_key is None or x.past_value is None:
+            return x
+        right = super().joined(x)
+        k, v = ((type(self).join(past, new)) for past, new in ((x.past_key, x.k), (x.past_value, x.v)))
+        return replace(right, k=k if "k" in self.of else right.k, v=v if "v" in self.of else right.v)
+
+
+class PresentExchanged(Attention):
+    """Values where keys belong, and the other way round."""
+
+    def present(self, x: Inputs) -> tuple[Array, Array]:
+        return x.v, x.k
+
+
+def _after(past: Array, new: Array) -> Array:
+    return np.concatenate([past, new], axis=2)
+
+
+#: Orders of past and new ones.
+JOINS: dict[str, Callable[[Array, Array], Array]] = {
+    "stand behind the new ones": lambda past, new: _after(new, past),
+    "stand in reverse": lambda past, new: _after(past[:, :, ::-1], new),
+    "lack the first one": lambda past, new: _after(past[:, :, 1:], new),
+    "lack the last one": lambda past, new: _after(past[:, :, :-1], new),
+    "are those of the first batch": lambda past, new: _after(np.repeat(past[:1], len(past), axis=0), new),
+    "are those of the batches in reverse": lambda past, new: _after(past[::-1], new),
+    "are those of the heads in reverse": lambda past, new: _after(past[:, ::-1], new),
+}
+
+
+def _pasts() -> Iterator[Form]:
+    for (words, join), (of, arrays) in itertools.product(
+        JOINS.items(), (("kv", "keys and values"), ("k", "keys"), ("v", "values"))
+    ):
+        if len(of) == 1 and "lack" in words:
+            continue  # as many keys as values are needed
+        make = type("Past", (OtherPast,), {"join": staticmethod(join), "of": of})
+        yield "form-past", "DEC-1", f"past {arrays} {words}", make
+    yield "form-present", "DEC-3", "the present has values for keys and keys for values", PresentExchanged
+
+
+# Layers.
+
+
+class OtherParameters(Layer):
+    """Weights and biases of projections taken for each other, or left out."""
+
+    #: The projection whose weight, and whose bias, one uses; None is no bias.
+    weight_of: ClassVar[dict[str, str]]
+    bias_of: ClassVar[dict[str, str | None]]
+
+    def weight(self, x: LayerCall, name: str) -> Array:
+        return super().weight(x, self.weight_of.get(name, name))
+
+    def bias(self, x: LayerCall, name: str) -> Array | None:
+        of = self.bias_of.get(name, name)
+        return None if of is None else super().bias(x, of)
+
+
+class InputsExchanged(Layer):
+    """Queries of x_kv, keys and values of x_q."""
+
+    def inputs(self, x: LayerCall) -> tuple[Array, Array]:
+        queries, keys = super().inputs(x)
+        return keys, queries
+
+
+class ValuesOfQueryInput(Layer):
+    """Keys alone come from x_kv; fits only for as many queries as keys."""
+
+    def projections(self, x: LayerCall, queries: Array, keys: Array) -> tuple[Projection, Projection, Projection]:
+        q, k, _ = super().projections(x, queries, keys)
+        return q, k, self.project(x, "v", _rows_of(queries, keys))
+
+
+class HeadsFirst(Layer):
+    """(H, B, S, Dv) memory of the heads read as (B, S, H·Dv)."""
+
+    def combine(self, x: LayerCall, output: Array) -> Array:
+        batch, heads, length, width = output.shape
+        return np.ascontiguousarray(output.swapaxes(0, 1)).reshape(batch, length, heads * width)
+
+
+class InputSplit(Layer):
+    """Each head of the input meets its own block of a weight, so that the weight is one of blocks on its diagonal."""
+
+    def weight(self, x: LayerCall, name: str) -> Array:
+        w = super().weight(x, name)
+        if name == "o" or w.shape[0] % x.heads or w.shape[1] % x.heads:
+            return w
+        blocks = np.kron(np.eye(x.heads), np.ones((w.shape[0] // x.heads, w.shape[1] // x.heads)))
+        return w * blocks.astype(w.dtype)
+
+
+def _rows_of(array: Array, other: Array) -> Array:
+    if array.shape[1] != other.shape[1]:
+        raise ValueError(f"{array.shape[1]} rows for {other.shape[1]}")
+    return array
+
+
+#: Projections in words, and which of them are taken for which.
+PROJECTIONS = {"q": "queries", "k": "keys", "v": "values", "o": "the output"}
+EXCHANGED = (("q", "k"), ("q", "v"), ("k", "v"))
+ROTATED = ({"q": "k", "k": "v", "v": "q"}, {"q": "v", "k": "q", "v": "k"})
+#: Sets of biases that are left out; that of values, and those of q, k and v together, are faults.
+WITHOUT_BIAS = ("q", "k", "o", "qk", "kv", "qv", "qkvo")
+
+
+def _parameters() -> Iterator[tuple[str, type[Layer]]]:
+    """What a layer does with its parameters, and the model of it."""
+
+    def model(weights: dict[str, str], biases: dict[str, str | None]) -> type[Layer]:
+        return type("Parameters", (OtherParameters,), {"weight_of": weights, "bias_of": biases})
+
+    for a, b in EXCHANGED:
+        both = {a: b, b: a}
+        words = f"of {PROJECTIONS[a]} and {PROJECTIONS[b]} taken for each other"
+        yield f"weights and biases {words}", model(both, {**both})
+        yield f"weights {words}, and not their biases", model(both, {})
+        yield f"biases {words}", model({}, {**both})
+    for turned in ROTATED:
+        words = ", ".join(f"{PROJECTIONS[a]} use those of {PROJECTIONS[b]}" for a, b in turned.items())
+        yield f"weights and biases in another order: {words}", model(turned, {**turned})
+    for a, b in itertools.permutations("qkv", 2):
+        words = f"{PROJECTIONS[a]} projected with the weight of {PROJECTIONS[b]}"
+        yield f"{words}, and their own bias", model({a: b}, {})
+        if "q" in (a, b):  # the others are faults
+            yield f"{words}, and its bias", model({a: b}, {a: b})
+    for names in WITHOUT_BIAS:
+        words = " and ".join(filter(None, [", ".join(PROJECTIONS[n] for n in names[:-1]), PROJECTIONS[names[-1]]]))
+        yield f"the {'biases' if len(names) > 1 else 'bias'} of {words} ignored", model({}, dict.fromkeys(names))
+
+
+def _of_layers(operator: str) -> Iterator[Fault]:
+    """Forms of a layer itself, within its operator or within a sub-layer."""
+    made = [("form-parameters", "MHA-2", title, make) for title, make in _parameters()]
+    made += [
+        ("form-inputs", "MHA-4", "queries come from x_kv, and keys and values from x_q", InputsExchanged),
+        (
+            "form-inputs",
+            "MHA-4",
+            "in cross-attention values come from x_q, and only keys from x_kv",
+            ValuesOfQueryInput,
+        ),
+        ("form-heads", "MHA-5", "the input is split into heads before it is projected", InputSplit),
+        ("form-heads", "MHA-11", "heads combined by a view of (H, B, S, Dv) as (B, S, H·Dv)", HeadsFirst),
+    ]
+    for name, clause, title, make in made:
+        inside = make if operator == "mha" else type(make.__name__, (make, Sublayer), {"__module__": __name__})
+        yield Fault(name, clause, title, (), inside)
+
+
 @functools.cache
 def _forms(operator: str) -> tuple[Fault, ...]:
     every = itertools.chain(
@@ -698,14 +1000,18 @@ def _forms(operator: str) -> tuple[Fault, ...]:
         _further(),
         _padding(),
         _softmaxes(),
+        _weights(),
+        _operands(),
+        _pasts(),
         _fills(),
         _addends(),
         _products(),
         _multiplied(),
     )
-    return tuple(Fault(name, clause, title, (), in_operator(make, operator)) for name, clause, title, make in every)
+    forms = tuple(Fault(name, clause, title, (), in_operator(make, operator)) for name, clause, title, make in every)
+    return forms if operator == "sdpa" else (*_of_layers(operator), *forms)
 
 
 def forms_of(operator: str) -> list[Fault]:
-    """The forms that an operator's attention may have; none for gradients."""
+    """The forms that an operator, or the attention within, may have; none for gradients."""
     return list(_forms(operator)) if operator in ("sdpa", "mha", "sublayer") else []

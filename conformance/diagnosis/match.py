@@ -36,6 +36,7 @@ from attention_conformance.conformance.diagnosis.explanation import (
 from attention_conformance.conformance.diagnosis.fitted import fitted
 from attention_conformance.conformance.diagnosis.forms import forms_of
 from attention_conformance.conformance.diagnosis.unnamed import (
+    EMPTY,
     MASKED_ROWS,
     accepted,
     empty,
@@ -149,7 +150,7 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
         seen = set(looked)
         rest = [f for f in failures if f not in seen and f.failure not in IN_WORDS]
         more = [failed for failed in rest if not any(gives(each.faults, failed) for each in found)]
-        if not found or not more:
+        if not found or not more or (not _gives_numbers(found) and mostly_open(found, failures)):
             break
         looked = sorted([*looked, *examined(more, MORE)], key=lambda f: f.size)
         before = [_extended(explanation, looked, gives) for explanation in found]
@@ -160,14 +161,17 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
     found = [explanation for explanation in found if not _by_chance(explanation, found, looked)]
     found = _without_superfluous([_extended(explanation, failures, gives) for explanation in found])
     found = [weighed(replace(each, only=(), against=()), witnesses) if each.only else each for each in found]
+    if mostly_open(found, failures):
+        found = [explanation for explanation in found if not _of_few_numbers(explanation)]
     left = [failed for failed in failures if not any(failed in explanation.fits for explanation in found)]
-    confined = [*unwritten(left, witnesses), *empty(left, failures, witnesses)]
+    most = mostly_open(found, failures)
+    confined = [*unwritten(left, witnesses), *([] if most else empty(left, failures, witnesses))]
     found = [e for e in found if not any(e.fits <= other.fits for other in confined)]
     left = [failed for failed in left if not any(failed in explanation.fits for explanation in confined)]
     found += [*confined, *raised(left, witnesses), *accepted(left), *shaped(left), *lowered(left, witnesses)]
     found += overflowed(left, witnesses)
     left = [f for f in left if not any(f in explanation.fits for explanation in found)]
-    nameless = list(undefined(left, witnesses))
+    nameless = list(undefined(left, witnesses, named=not most))
     left = [f for f in left if not any(f in explanation.fits for explanation in (*found, *nameless))]
     return [*sorted(found, key=lambda e: -len(e.fits)), *nameless, *possible(left, found, witnesses)]
 
@@ -237,6 +241,8 @@ def _explanations(
     yield _combined(found, left, failures, passed)
     fresh = examined([failed for failed in left if failed not in exhausted], len(left))
     for first in range(0, len(fresh), TRIED):
+        if len(exhausted) >= FORMED and not _gives_numbers(found) and mostly_open(found, list(exhausted)):
+            break  # of all kinds of calls, and nothing gives any of them: the others are of the same mistake
         tried = fresh[first : first + TRIED]
         known = _single(candidates_of, tried, left, failures, passed)
         yield _of_several(known, failures) if _many(left) else known
@@ -487,6 +493,30 @@ def _failing_with(explanation: Explanation, failures: Sequence[Failed]) -> list[
     make = combined(explanation.faults)
     calls = [f for f in failures if meets(explanation.only, (f.case, f.dtype))]
     return [f for f in calls if make is not None and fails(make, f.case, f.dtype, f.profile)]
+
+
+def mostly_open(found: Sequence[Explanation], failures: Sequence[Failed]) -> bool:
+    """Whether nothing gives most of the wrong numbers: what else is wrong shows beside them, or is the same mistake.
+
+    Few cases, or NaN alone, that a mistake gives then say little of it.  Calls with nothing to compute do not count.
+    """
+    ordinary = [f for f in failures if not any(has(f) for has in EMPTY.values())]
+    telling = [failed for failed in ordinary if failed.failure is Failure.VALUE and failed.telling]
+    unexplained = [failed for failed in telling if not any(failed in explanation.fits for explanation in found)]
+    return 2 * len(unexplained) > len(telling)
+
+
+def _gives_numbers(found: Sequence[Explanation]) -> bool:
+    """Whether any wrong number is explained."""
+    return any(f.failure is Failure.VALUE and f.telling for explanation in found for f in explanation.fits)
+
+
+def _of_few_numbers(explanation: Explanation) -> bool:
+    """Whether it gives the results of a few cases, and they are no exceptions and not NaN in just the masked rows."""
+    fits = explanation.fits
+    if len({failed.case for failed in fits}) > FEW or any(f.failure is not Failure.VALUE for f in fits):
+        return False
+    return not all(_lost_in_masked_rows(failed) for failed in fits)
 
 
 def _by_chance(explanation: Explanation, found: Sequence[Explanation], failures: Sequence[Failed]) -> bool:

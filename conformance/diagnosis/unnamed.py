@@ -176,11 +176,12 @@ def _got_shape(failed: Failed) -> tuple[int, ...]:
     return failed.reply.results["output"].shape
 
 
-def undefined(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
+def undefined(failures: Sequence[Failed], passed: Sequence[Passed], *, named: bool = True) -> Iterator[Explanation]:
     """Results that are NaN in every element: no number is there to equal a mistake's, so which calls have them is said.
 
-    Mistakes that give several of them, and would show in no passed case of such calls, are named, if there are no more
-    than EITHER.  Of others nothing is said unless these calls have something in common that most passed calls lack.
+    Mistakes that give several of them, and would show in no passed case of such calls, are ``named``, if there are no
+    more than EITHER.  Of others nothing is said unless these calls have something in common that most passed calls
+    lack.
     """
     groups: dict[tuple[str, ...], list[Failed]] = {}
     for failed in failures:
@@ -190,7 +191,7 @@ def undefined(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[
             groups.setdefault(names, []).append(failed)
     for names, some in groups.items():
         lost = f"NaN in every element of {' and '.join(names)}"
-        given = _given_by(some, passed)
+        given = _given_by(some, passed) if named else []
         # Those that hold in all calls before others, and of them those that give most.
         nothing: tuple[frozenset[Failed], tuple[str, ...], str] = (frozenset(), (), "")
         best, only, _ = max(given, key=lambda each: (-len(each[1]), len(each[0])), default=nothing)

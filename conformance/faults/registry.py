@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -157,3 +157,28 @@ def link(source: str) -> str:
         return kernel_paths()[number].link
     tracker, pull = tracker.removesuffix(" PR"), tracker.endswith(" PR")
     return f"https://github.com/{TRACKERS[tracker]}/{'pull' if pull else 'issues'}/{number}"
+
+
+def cited(sources: Sequence[str]) -> str:
+    """Sources as GitHub writes them, "owner/name#123, #124", or "article 001"; a path of a kernel stays as it is.
+
+    Parameters
+    ----------
+    sources
+        As in the kill matrix: "pytorch 123456", "cf. pytorch PR 123456".
+
+    Returns
+    -------
+    str
+        Text for a message.
+    """
+    texts, before = [], ""
+    for source in sources:
+        tracker, _, number = source.removeprefix("cf. ").rpartition(" ")
+        if tracker in ("source", PATH):
+            texts.append(f"{tracker.replace('source', 'article')} {number}")
+            continue
+        repository = TRACKERS[tracker.removesuffix(" PR")]
+        texts.append(f"{'' if repository == before else repository}#{number}")
+        before = repository
+    return ", ".join(texts)

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.bounds.mha import bound as bound_of_layer
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.faults.models.mha import Layer, LayerCall
-from attention_conformance.conformance.faults.models.sdpa import Attention, Inputs, Model
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.faults.models.steps import correct, unchanged
 from attention_conformance.conformance.judging.compare import shares
 from attention_conformance.conformance.judging.judge import comparisons, judge
@@ -64,8 +65,9 @@ class Numbers(NamedTuple):
     limit: float
 
 
-#: Results for an invalid input are the same if they differ by less: each is of numbers around 1, in float32 mostly.
-ALIKE = 1e-3
+#: Results without a bound, for an invalid input or of another shape, are the same if they differ by less, or by less
+#: than so many units in the last place: each is of numbers around 1, in float32 mostly.
+ALIKE, ALIKE_UNITS = 1e-3, 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,15 +209,19 @@ def explains(make: type[Model], failed: Failed, *, once: bool = False) -> bool:
         return False
     if found.verdict.failure is not failed.failure:
         return False
-    if failed.failure is Failure.NO_ERROR:
+    if failed.failure in (Failure.NO_ERROR, Failure.SHAPE):
         return _alike(found.reply, failed.reply)
     return failed.failure is not Failure.VALUE or _equal_values(found.reply, failed, make)
 
 
 def _alike(reply: Reply, got: Reply) -> bool:
-    """Whether results for an invalid input, of which there is no bound, are the same numbers: what was made of it."""
-    pairs = ((array, got.results[name]) for name, array in reply.results.items())
-    return all(np.allclose(a.astype(float), b.astype(float), rtol=ALIKE, atol=ALIKE, equal_nan=True) for a, b in pairs)
+    """Whether results of which there is no bound are the same numbers: what was made of the input, in which order."""
+    return all(_close(array, got.results[name]) for name, array in reply.results.items())
+
+
+def _close(a: Array, b: Array) -> bool:
+    most = max(ALIKE, ALIKE_UNITS * float(ml_dtypes.finfo(a.dtype).eps))
+    return np.allclose(a.astype(float), b.astype(float), rtol=most, atol=most, equal_nan=True)
 
 
 def _same_form(reply: Reply, got: Reply) -> bool:

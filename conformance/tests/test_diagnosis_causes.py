@@ -111,8 +111,9 @@ def test_two_causes_that_never_show_alone_are_both_named() -> None:
 
 def test_forms_are_of_attention_and_of_layers() -> None:
     """Hundreds, with titles that differ; none for gradients."""
-    assert len(forms_of("sdpa")) == len(forms_of("mha")) > 200
-    assert len({form.title for form in forms_of("sdpa")}) == len(forms_of("sdpa"))
+    assert len(forms_of("mha")) == len(forms_of("sublayer")) > len(forms_of("sdpa")) > 200
+    for operator in ("sdpa", "mha", "sublayer"):
+        assert len({form.title for form in forms_of(operator)}) == len(forms_of(operator))
     assert forms_of("sdpa_grad") == []
 
 

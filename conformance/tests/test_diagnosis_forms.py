@@ -174,3 +174,39 @@ def test_an_infinite_bound_of_a_mistake_is_no_agreement() -> None:
     reply = replace(failed[0].reply, results={"output": output})
     assert not explains(SinkOfZeros, Failed(case, "float32", PROFILE, failed[0].failure, reply))
     assert explains(SinkOfZeros, failed[0])
+
+
+class OldestDropped(Attention):
+    """A ring of slots that is one too short."""
+
+    def joined(self, x: Inputs) -> Inputs:
+        """Without the first past key and value, which are counted all the same."""
+        if x.past_key is None or x.past_value is None:
+            return x
+        joined = super().joined(x)
+        return replace(joined, k=joined.k[:, :, 1:], v=joined.v[:, :, 1:])
+
+
+class OtherBeams(Attention):
+    """The past of another sample, as after a search that did not reorder its cache."""
+
+    def joined(self, x: Inputs) -> Inputs:
+        """Batches in reverse."""
+        if x.past_key is None or x.past_value is None:
+            return x
+        return super().joined(replace(x, past_key=x.past_key[::-1], past_value=x.past_value[::-1]))
+
+
+@pytest.mark.slow(2)
+@pytest.mark.parametrize(
+    ("make", "title"),
+    [
+        (OldestDropped, "past keys and values lack the first one"),
+        (OtherBeams, "past keys and values are those of the batches in reverse"),
+    ],
+)
+def test_another_past_is_named(make: type[Model], title: str) -> None:
+    """By its form, though other mistakes return presents of that shape."""
+    cases = ("plain", "decode-one", "decode-several", "decode-grouped", "decode-mask", "decode-not-causal")
+    (best,) = diagnose(*sorted_out(make, [every_case()[name] for name in cases]), pairs=False)
+    assert best.title.partition(", only")[0] == f"“{title}”"

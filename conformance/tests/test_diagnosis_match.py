@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from attention_conformance.conformance.cases import AnyCase, every_case
+from attention_conformance.conformance.diagnosis import match
 from attention_conformance.conformance.diagnosis.common_features import narrowing
 from attention_conformance.conformance.diagnosis.explain import explanation_text
 from attention_conformance.conformance.diagnosis.explanation import Explanation, Passed, combined
@@ -130,6 +132,112 @@ def judged(make: type[Model], names: Sequence[str], monkeypatch: pytest.MonkeyPa
 CAUSAL = ("plain", "plain-square", "causal-more-keys", "causal-tiles", "scale-given", "mask", "bias")
 
 
+def softmax(s: Array, axis: int | tuple[int, ...] = 3) -> Array:
+    """As many a program has it: no guard for rows without a key."""
+    p = np.exp(s - s.max(axis, keepdims=True))
+    return p / p.sum(axis, keepdims=True)
+
+
+def written(
+    scores: Callable[..., Array] = lambda q, k, v: q @ k.swapaxes(2, 3),
+    output: Callable[..., Array] = lambda s, k, v: softmax(s) @ v,
+) -> Callable[[], Callable[..., Array]]:
+    """Maker of a function as somebody writes it, with its two products as they are given."""
+
+    def attention(q: Array, k: Array, v: Array, *, is_causal: bool = False, scale: float | None = None) -> Array:
+        dtype = q.dtype
+        q, k, v = (a.astype(np.result_type(a, np.float32)) for a in (q, k, v))
+        with np.errstate(all="ignore"):
+            s = scores(q, k, v) * q.dtype.type(q.shape[3] ** -0.5 if scale is None else scale)
+            s = np.where(np.tri(*s.shape[2:]) > 0, s, -np.inf) if is_causal else s
+            return output(s, k, v).astype(dtype)
+
+    return lambda: attention
+
+
+#: A mistake in one of the two products, by the name of its fault.
+MISTAKEN: dict[str, dict[str, Callable[..., Array]]] = {
+    "softmax-over-rows": {"output": lambda s, k, v: softmax(s, 2) @ v},
+    "softmax-over-heads": {"output": lambda s, k, v: softmax(s, 1) @ v},
+    "softmax-over-batches-and-heads": {
+        "output": lambda s, k, v: softmax(s.reshape(-1, *s.shape[2:]), 0).reshape(s.shape) @ v
+    },
+    "softmax-over-heads-and-keys": {"output": lambda s, k, v: softmax(s, (1, 3)) @ v},
+    "weights-used-transposed": {"output": lambda s, k, v: (v.swapaxes(2, 3) @ softmax(s)).swapaxes(2, 3)},
+    "own-values": {"output": lambda s, k, v: np.einsum("bnsk,bnsh->bnsh", softmax(s), v)},
+    "keys-for-values": {"output": lambda s, k, v: softmax(s) @ k},
+    "values-for-keys": {"scores": lambda q, k, v: q @ v.swapaxes(2, 3)},
+    "no-softmax": {"output": lambda s, k, v: np.where(np.isneginf(s), 0, s) @ v},
+}
+
+WRITTEN = ("plain", "plain-square", "causal-square", "scale-given", "scale-one", "causal-more-keys", "one-query")
+
+
+@pytest.mark.parametrize("name", MISTAKEN)
+def test_an_axis_or_an_array_that_is_mistaken_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First, in functions that share nothing with the faults."""
+    best, *_ = judged(written(**MISTAKEN[name]), WRITTEN, monkeypatch)  # type: ignore[arg-type]  # called as a model is
+    assert best.names == (name,)
+
+
+def powers(s: Array) -> Array:
+    """Exp of the scores less their maximum."""
+    return np.exp(s - s.max(3, keepdims=True))
+
+
+#: The same of what is no fault of the registry, by the title of its form.
+OTHERWISE: dict[str, dict[str, Callable[..., Array]]] = {
+    "the softmax is applied twice": {"output": lambda s, k, v: softmax(softmax(s)) @ v},
+    "the weights are sigmoids of the scores": {"output": lambda s, k, v: (1 / (1 + np.exp(-s))) @ v},
+    "the weights are the scores, 0 for negative ones": {"output": lambda s, k, v: np.maximum(s, 0) @ v},
+    "exp of the scores less their maximum is not divided by its sum": {"output": lambda s, k, v: powers(s) @ v},
+    "exp of the scores is divided by the root of the sum of its squares": {
+        "output": lambda s, k, v: powers(s) / np.linalg.norm(powers(s), axis=3, keepdims=True) @ v
+    },
+    "exp of the scores less the maximum over the keys is divided by its sum over the query rows": {
+        "output": lambda s, k, v: powers(s) / powers(s).sum(2, keepdims=True) @ v
+    },
+    "the weights are averaged over the heads, and used so": {
+        "output": lambda s, k, v: softmax(s).mean(1, keepdims=True) @ v
+    },
+    "the softmax is over batches": {"output": lambda s, k, v: softmax(s, 0) @ v},
+    "the softmax is over query rows and keys together": {"output": lambda s, k, v: softmax(s, (2, 3)) @ v},
+    "values stand one key later than they should": {"output": lambda s, k, v: softmax(s) @ np.roll(v, 1, 2)},
+}
+
+
+@pytest.mark.parametrize("title", OTHERWISE)
+def test_what_takes_the_place_of_the_softmax_is_named(title: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First, by its form."""
+    best, *_ = judged(written(**OTHERWISE[title]), WRITTEN, monkeypatch)  # type: ignore[arg-type]
+    assert best.title == f"“{title}”"
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        lambda q, k, v: (q @ k.swapaxes(2, 3)) ** 2 + 1,
+        lambda q, k, v: -np.linalg.norm(q[:, :, :, None] - k[:, :, None], axis=4) - np.arange(k.shape[2]),
+    ],
+    ids=["squares", "distances"],
+)
+def test_a_few_cases_say_nothing_where_nothing_gives_the_others(
+    scores: Callable[..., Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls without a width, whose numbers no mistake gives, are not said to be unwritten where all calls are wrong."""
+    cases = (*WRITTEN, "empty-width", "empty-width-causal")
+    output = lambda s, k, v: softmax(s) ** 2 @ v  # noqa: E731
+    assert judged(written(scores, output), cases, monkeypatch) == []  # type: ignore[arg-type]
+    monkeypatch.setattr(match, "mostly_open", lambda *_: False)
+    assert judged(written(scores, output), cases, monkeypatch) != []  # type: ignore[arg-type]
+
+
+def test_a_right_function_has_no_failure_to_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions above are wrong by their mistakes alone."""
+    found = replies(written(), WRITTEN, monkeypatch)  # type: ignore[arg-type]
+    assert sorted_out(found)[0] == []
+
+
 def test_two_mistakes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a case shows two mistakes at once both are named, although other cases show one of them alone."""
     pair = ("scale-of-model-width", "causal-bottom-right")
@@ -157,6 +265,68 @@ def test_two_mistakes_in_a_layer_are_told_apart(pair: tuple[str, str], monkeypat
     """Two wrong steps of a layer are found together, and so are two in the attention within it."""
     (best,) = judged(both(*pair), LAYER, monkeypatch)
     assert set(best.names) == set(pair)
+
+
+def layer(**taken: str) -> Callable[[], Callable[..., Array]]:
+    """Maker of a layer as somebody writes it, whose parameters are taken from other keywords, "" for none."""
+
+    def mha(x_q: Array, w_q: Array, w_k: Array, w_v: Array, *, heads: int, **given: Array | None) -> Array:
+        own: dict[str, Any] = {"w_q": w_q, "w_k": w_k, "w_v": w_v, **given}
+        p: dict[str, Any] = {
+            name: None if a is None else a.astype(np.result_type(a, np.float32)) for name, a in own.items()
+        }
+        p |= {name: p.get(other) for name, other in taken.items()}
+        x = x_q.astype(np.result_type(x_q, np.float32))
+        kv = x if p.get("x_kv") is None else p["x_kv"]
+
+        def projected(a: Array, name: str) -> Array:
+            w, b = p[f"w_{name}"], p.get(f"b_{name}")
+            found: Array = a @ w if b is None else a @ w + b
+            return found
+
+        q, k, v = (
+            projected(a, name).reshape(*a.shape[:2], heads, -1).swapaxes(1, 2)
+            for a, name in ((x, "q"), (kv, "k"), (kv, "v"))
+        )
+        combined = (softmax(q @ k.swapaxes(2, 3) * q.dtype.type(q.shape[3] ** -0.5)) @ v).swapaxes(1, 2)
+        combined = combined.reshape(*combined.shape[:2], -1)
+        return (combined if p.get("w_o") is None else projected(combined, "o")).astype(x_q.dtype)
+
+    return lambda: mha
+
+
+LAYERS = ("mha-plain", "mha-no-bias", "mha-four-heads", "mha-cross")
+
+
+@pytest.mark.parametrize(
+    ("taken", "title"),
+    [
+        (
+            {"w_q": "w_k", "w_k": "w_q", "b_q": "b_k", "b_k": "b_q"},
+            "weights and biases of queries and keys taken for each other",
+        ),
+        ({"w_k": "w_v", "w_v": "w_k"}, "weights of keys and values taken for each other, and not their biases"),
+        (
+            {"w_q": "w_k", "w_k": "w_v", "w_v": "w_q", "b_q": "b_k", "b_k": "b_v", "b_v": "b_q"},
+            "weights and biases in another order: queries use those of keys, keys use those of values, "
+            "values use those of queries",
+        ),
+        ({"b_o": ""}, "the bias of the output ignored"),
+        ({"b_q": "", "b_k": "", "b_v": "", "b_o": ""}, "the biases of queries, keys, values and the output ignored"),
+    ],
+    ids=["two exchanged", "weights alone", "another order", "no output bias", "no biases"],
+)
+def test_parameters_that_are_mistaken_are_named(
+    taken: dict[str, str], title: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First, in a layer that shares nothing with the forms."""
+    best, *_ = judged(layer(**taken), LAYERS, monkeypatch)  # type: ignore[arg-type]
+    assert best.title.partition(", only")[0] == f"“{title}”"
+
+
+def test_a_right_layer_has_no_failure_to_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layer above is wrong by its mistakes alone."""
+    assert sorted_out(replies(layer(), LAYERS, monkeypatch))[0] == []  # type: ignore[arg-type]
 
 
 class Shifted(Layer):

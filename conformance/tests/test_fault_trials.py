@@ -12,6 +12,7 @@ from attention_conformance.conformance import faults
 from attention_conformance.conformance.cases import AnyCase, every_case
 from attention_conformance.conformance.faults import trials
 from attention_conformance.conformance.faults.models.sdpa import Attention
+from attention_conformance.conformance.faults.registry import cited
 from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.run_case import request
@@ -79,3 +80,31 @@ def test_a_fault_forgets_what_it_kept() -> None:
     kept["kept"] = "a mask"
     faults.forget("mask_stays")
     assert kept == {"kept": None}
+
+
+@pytest.mark.parametrize(("change", "same"), [(lambda array: array, True), (lambda array: array[:, :, ::-1], False)])
+def test_a_result_of_another_shape_is_explained_by_its_numbers(
+    change: Callable[[np.ndarray], np.ndarray], same: bool
+) -> None:
+    """An axis order that a fault has too is no agreement where the numbers are others."""
+    fault = faults.FAULTS["output-sequence-first"].make
+    reply = call(Implementation("fault", "none:none"), request(CASE, DTYPE, "cpu"), fault())
+    failed = trials.Failed(CASE, DTYPE, Profile.WIDE, Failure.SHAPE, output(change)(reply))
+    assert trials.explains(fault, failed) is same
+
+
+@pytest.mark.parametrize(
+    ("sources", "text"),
+    [
+        (("octo 75", "octo PR 76"), "octo-models/octo#75, #76"),
+        (
+            ("cf. mlx 2835", "source 002", "vit-pytorch 65"),
+            "ml-explore/mlx#2835, article 002, lucidrains/vit-pytorch#65",
+        ),
+        (("path fa2-width-64",), "path fa2-width-64"),
+        ((), ""),
+    ],
+)
+def test_sources_are_cited_as_github_writes_them(sources: tuple[str, ...], text: str) -> None:
+    """A repository once where threads of it follow each other; an article by its number."""
+    assert cited(sources) == text

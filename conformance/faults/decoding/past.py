@@ -77,6 +77,14 @@ class PastIgnored(Attention):
         return super().allowed(x) & (self.keys(x) >= x.past)
 
 
+@fault("DEC-1", "the new keys are joined to the past values, too", "InfiniGen 5")
+class NewValuesAreKeys(Attention):
+    """A copied line that writes k to both halves of the cache; Dv ≠ D raises, and without a past it is right."""
+
+    def joined(self, x: Inputs) -> Inputs:
+        return super().joined(x if x.past_value is None else replace(x, v=x.k))
+
+
 @fault("DEC-1", "new keys are missing from their own step", "cs249r_book PR 1953")
 class NewKeysMissing(Attention):
     """The cache is read before it is written; without a past it is right."""

@@ -231,3 +231,11 @@ class WeightFloor(Attention):
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         return np.maximum(super().normalized(x, powers, total, allowed), x.work(1e-6))
+
+
+@fault("SDPA-14", "no softmax: the scores are the weights", "cf. flexflow-train 467")
+class NoSoftmax(Attention):
+    """Masked keys get the weight 0; lse is right."""
+
+    def softmax(self, x: Inputs, s: Array, allowed: Array) -> tuple[Array, Array]:
+        return np.where(allowed, s, x.work(0)), super().softmax(x, s, allowed)[1]

@@ -1,8 +1,9 @@
-"""(SDPA-1, SDPA-17) Heads paired wrongly, split wrongly, merged wrongly."""
+"""(SDPA-1, SDPA-2, SDPA-14, SDPA-16, SDPA-17) Heads paired, split or merged wrongly, and axes or arrays mistaken."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -162,3 +163,86 @@ class WidthHalvesAsKeys(Attention):
         right = super().attend(x)
         lse = found.lse.reshape(b, h, n, 2).mean(axis=3)
         return replace(right, output=found.output.reshape(b, h, n, width), weights=weights, lse=lse)
+
+
+class OtherAxes(Attention):
+    """The softmax over other ``axes`` than the keys, as a library's function computes it; lse is right."""
+
+    axes: ClassVar[tuple[int, ...]]
+
+    def softmax(self, x: Inputs, s: Array, allowed: Array) -> tuple[Array, Array]:
+        powers = np.exp(s - s.max(axis=self.axes, keepdims=True, initial=-np.inf))
+        return powers / powers.sum(axis=self.axes, keepdims=True), super().softmax(x, s, allowed)[1]
+
+
+@fault(
+    "SDPA-14",
+    "the softmax is over the query rows",
+    "annotated_deep_learning_paper_implementations 146, annotated_deep_learning_paper_implementations 282, fastNLP 254",
+)
+class SoftmaxOverRows(OtherAxes):
+    """The weights that a key gets add up to 1, not those of a row; NaN where a key is masked for every row."""
+
+    axes = (2,)
+
+
+@fault("SDPA-14", "the softmax is over the heads", "rendezvous-in-time 3")
+class SoftmaxOverHeads(OtherAxes):
+    """The axis that a softmax without one takes of four; one head gives every key the weight 1."""
+
+    axes = (1,)
+
+
+@fault("SDPA-14", "the softmax is over batches and heads", "attention-is-all-you-need-pytorch 52")
+class SoftmaxOverBatchesAndHeads(OtherAxes):
+    """Heads are folded into the batch, and a softmax without an axis takes the first of three."""
+
+    axes = (0, 1)
+
+
+@fault("SDPA-14", "the softmax is over batches and query rows", "PyTorch-NLP 2")
+class SoftmaxOverBatchesAndRows(OtherAxes):
+    """Scores are folded to (B · Sq, Sk), and the first axis is taken; one row of one batch gives every weight 1."""
+
+    axes = (0, 2)
+
+
+@fault("SDPA-14", "the softmax is over heads and keys together", "detr 247")
+class SoftmaxOverHeadsAndKeys(OtherAxes):
+    """The weights of all heads add up to 1; one head hides it."""
+
+    axes = (1, 3)
+
+
+@fault("SDPA-16", "the weights are transposed before they meet the values", "Self-Attention-GAN 11")
+class WeightsUsedTransposed(Attention):
+    """Row i gets the weights that rows give to key i: only where Sq = Sk does it fit."""
+
+    def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
+        return weights.swapaxes(2, 3) @ v
+
+
+@fault("SDPA-16", "a row gets its own value, times the sum of its weights", "pytorch-tpu-transformers PR 34")
+class OwnValues(Attention):
+    """einsum("bnsk,bnsh->bnsh"): only where Sq = Sk, or either is 1, does it fit."""
+
+    def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
+        return np.einsum("bnsk,bnsh->bnsh", weights, v)
+
+
+@fault("SDPA-16", "keys are averaged in the place of values", "cf. agentic-flow 191")
+class KeysForValues(Attention):
+    """Equal keys and values, as in many an example, hide it."""
+
+    def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
+        q, k, _ = super().operands(x)
+        return q, k, k
+
+
+@fault("SDPA-2", "scores are products with the values, not with the keys", "ARGMINN 1")
+class ValuesForKeys(Attention):
+    """Equal keys and values hide it; Dv ≠ D raises."""
+
+    def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
+        q, _, v = super().operands(x)
+        return q, v, v

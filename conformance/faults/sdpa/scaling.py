@@ -1,4 +1,4 @@
-"""(SDPA-2, SDPA-3, SDPA-4) The scale of another width, given twice, not at all, or at the wrong step."""
+"""(SDPA-2, SDPA-3, SDPA-4, SDPA-13) The scale of another width, given twice, not at all, or at the wrong step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ScaleTwice(Attention):
         return 1 / x.q.shape[3]
 
 
-@fault("SDPA-3", "scores divided by 1/√D", "perceiver-io 9")
+@fault("SDPA-3", "scores divided by 1/√D", "perceiver-io 9, LLMs-from-scratch 856")
 class ScaleDivided(Attention):
     """√D in the place of 1/√D."""
 
@@ -160,3 +160,22 @@ def unit(array: Array) -> Array:
     """Vectors of length 1 along the last axis; a zero stays one."""
     length = np.sqrt((array * array).sum(axis=-1, keepdims=True))
     return array / np.maximum(length, array.dtype.type(1e-12))
+
+
+@fault("SDPA-3", "the default scale is of the number of heads, 1/√H", "tt-metal PR 56789")
+class ScaleOfHeads(Attention):
+    """As many heads as columns hide it."""
+
+    def default_scale(self, x: Inputs) -> float:
+        return 1 / math.sqrt(x.q.shape[1])
+
+
+@fault("SDPA-13", "the scale is applied to the weights, not to the scores", "ViT 2")
+class ScaleAfterSoftmax(Attention):
+    """softmax(q · k) · scale: the rows add up to the scale; a scale of 1 hides it."""
+
+    def scores(self, x: Inputs, q: Array, k: Array) -> Array:
+        return q @ k.swapaxes(2, 3)
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        return super().normalized(x, powers, total, allowed) * x.work(self.scale(x))
