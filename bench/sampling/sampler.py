@@ -32,8 +32,12 @@ Make = Callable[[int], tuple[dict[str, np.ndarray], dict[str, Any]]]
 #: Share of a call, and seconds, by which reading results may take longer than reading plain arrays.
 LATE_SHARE, LATE_SECONDS = 0.5, 1e-4
 
-#: Bytes of arrays whose reading takes less than the code that reads them takes to come back into caches.
+#: Bytes of results whose reading takes less than the code that reads them takes to come back into caches.
 SMALL = 2**20
+
+#: Bytes of inputs below which calls with cold caches are slow for their code alone, and tell nothing.  A step of
+#: decoding of 50 µs over 512 KiB took 2.1 times as long on inputs that no cache had, beside another busy core.
+TELLING = 2**18
 
 #: Seconds after which results are read again, to see whether they are still being written.
 SETTLES = 0.05
@@ -395,7 +399,7 @@ def cold_calls(key: str, count: int) -> Batch:
 
 
 def _cold_calls(cell: _Cell, count: int) -> Batch:
-    if cell.nbytes < SMALL * (len(cell.inputs) + 1):
+    if cell.nbytes < TELLING * (len(cell.inputs) + 1):
         return Batch("returned")
     try:
         evict = buffer(cell.implementation.framework, cell.specification.device)

@@ -150,7 +150,7 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
         seen = set(looked)
         rest = [f for f in failures if f not in seen and f.failure not in IN_WORDS]
         more = [failed for failed in rest if not any(gives(each.faults, failed) for each in found)]
-        if not found or not more or (not _gives_numbers(found) and mostly_open(found, failures)):
+        if not found or not more or (not _gives_numbers(found) and mostly_open(found, failures, witnesses)):
             break
         looked = sorted([*looked, *examined(more, MORE)], key=lambda f: f.size)
         before = [_extended(explanation, looked, gives) for explanation in found]
@@ -161,10 +161,10 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
     found = [explanation for explanation in found if not _by_chance(explanation, found, looked)]
     found = _without_superfluous([_extended(explanation, failures, gives) for explanation in found])
     found = [weighed(replace(each, only=(), against=()), witnesses) if each.only else each for each in found]
-    if mostly_open(found, failures):
+    if mostly_open(found, failures, witnesses):
         found = [explanation for explanation in found if not _of_few_numbers(explanation)]
     left = [failed for failed in failures if not any(failed in explanation.fits for explanation in found)]
-    most = mostly_open(found, failures)
+    most = mostly_open(found, failures, witnesses)
     confined = [*unwritten(left, witnesses), *([] if most else empty(left, failures, witnesses))]
     found = [e for e in found if not any(e.fits <= other.fits for other in confined)]
     left = [failed for failed in left if not any(failed in explanation.fits for explanation in confined)]
@@ -241,7 +241,7 @@ def _explanations(
     yield _combined(found, left, failures, passed)
     fresh = examined([failed for failed in left if failed not in exhausted], len(left))
     for first in range(0, len(fresh), TRIED):
-        if len(exhausted) >= FORMED and not _gives_numbers(found) and mostly_open(found, list(exhausted)):
+        if len(exhausted) >= FORMED and not _gives_numbers(found) and mostly_open(found, failures, passed):
             break  # of all kinds of calls, and nothing gives any of them: the others are of the same mistake
         tried = fresh[first : first + TRIED]
         known = _single(candidates_of, tried, left, failures, passed)
@@ -495,15 +495,16 @@ def _failing_with(explanation: Explanation, failures: Sequence[Failed]) -> list[
     return [f for f in calls if make is not None and fails(make, f.case, f.dtype, f.profile)]
 
 
-def mostly_open(found: Sequence[Explanation], failures: Sequence[Failed]) -> bool:
-    """Whether nothing gives most of the wrong numbers: what else is wrong shows beside them, or is the same mistake.
+def mostly_open(found: Sequence[Explanation], failures: Sequence[Failed], passed: Sequence[Passed]) -> bool:
+    """Whether most calls have a wrong number that nothing gives: what else is wrong shows beside it, or is the same.
 
     Few cases, or NaN alone, that a mistake gives then say little of it.  Calls with nothing to compute do not count.
     """
     ordinary = [f for f in failures if not any(has(f) for has in EMPTY.values())]
     telling = [failed for failed in ordinary if failed.failure is Failure.VALUE and failed.telling]
     unexplained = [failed for failed in telling if not any(failed in explanation.fits for explanation in found)]
-    return 2 * len(unexplained) > len(telling)
+    right = sum(not each.case.invalid for each in passed)
+    return 2 * len(unexplained) > len(telling) + right
 
 
 def _gives_numbers(found: Sequence[Explanation]) -> bool:
