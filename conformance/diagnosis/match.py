@@ -76,6 +76,9 @@ IN_WORDS = (Failure.ERROR, Failure.DTYPE)
 #: Failed cases that pairs of faults are searched for, one after the other, until a pair fits.
 PAIRED = 4
 
+#: A mistake that gives fewer than one in so many of the wrong numbers where it would show is equal by chance.
+NEARLY_ALL = 10
+
 #: Pairs of faults that are tried on one failure.
 PAIRS = 3000
 
@@ -523,17 +526,17 @@ def _of_few_numbers(explanation: Explanation) -> bool:
 def _by_chance(explanation: Explanation, found: Sequence[Explanation], failures: Sequence[Failed]) -> bool:
     """Whether a mistake gives a few cases, and in most of those where it would show the numbers are others.
 
-    Those that another explanation gives which has it beside a second mistake count for it.
+    Of more cases it is so where in nearly all the numbers are others: saturated ones are equal for many reasons.  Those
+    that another explanation gives which has it beside a second mistake count for it.
     """
-    if len({failed.case for failed in explanation.fits}) > FEW:
-        return False
+    few = len({failed.case for failed in explanation.fits}) <= FEW
     refused = sum(failed.failure is Failure.ERROR for failed in failures)
-    if 2 * refused > len(failures) and not any(_speaks(failed) for failed in explanation.fits):
+    if few and 2 * refused > len(failures) and not any(_speaks(failed) for failed in explanation.fits):
         return True
     beside = [e.fits for e in found if set(e.faults) > set(explanation.faults)]
     equal = explanation.fits.union(*beside)
     shown = _failing_with(explanation, [f for f in failures if f.failure is Failure.VALUE and f.telling])
-    return 2 * len(equal.intersection(shown)) < len(shown)
+    return (2 if few else NEARLY_ALL) * len(equal.intersection(shown)) < len(shown)
 
 
 def _speaks(failed: Failed) -> bool:
