@@ -943,7 +943,7 @@ WITHOUT_BIAS = ("q", "k", "o", "qk", "kv", "qv", "qkvo")
 
 
 def _parameters() -> Iterator[tuple[str, type[Layer]]]:
-    """What a layer does with its parameters, and the model of it."""
+    """Mistakes of parameters in words, and the layer that makes each."""
 
     def model(weights: dict[str, str], biases: dict[str, str | None]) -> type[Layer]:
         return type("Parameters", (OtherParameters,), {"weight_of": weights, "bias_of": biases})

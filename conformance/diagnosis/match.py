@@ -530,6 +530,8 @@ def _by_chance(explanation: Explanation, found: Sequence[Explanation], failures:
     that another explanation gives which has it beside a second mistake count for it.
     """
     few = len({failed.case for failed in explanation.fits}) <= FEW
+    if not few and not any(failed.telling for failed in explanation.fits):
+        return False
     refused = sum(failed.failure is Failure.ERROR for failed in failures)
     if few and 2 * refused > len(failures) and not any(_speaks(failed) for failed in explanation.fits):
         return True
