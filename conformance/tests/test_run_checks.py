@@ -106,7 +106,8 @@ def test_a_keyword_that_works_under_another_name_is_a_hint(tmp_path: Path) -> No
 def test_no_dtype_is_tried_that_was_not_asked_for(tmp_path: Path, option: tuple[str, ...]) -> None:
     """With --dtype another one is not tried, and a debugger sees the calls of cases alone."""
     calls = (
-        "import os\ndef attention(q, k, v):\n    print(q.dtype, os.getpid(), file=open('calls', 'a'))\n    return q\n"
+        "import os\ndef attention(q, k, v):\n    print(q.dtype, os.getpid(), file=open('calls', 'a'))\n"
+        "    return q**2 + 7\n"
     )
     plug_in(tmp_path, calls + "attention.dtypes = ('float32', 'float64')\n")
     run(tmp_path, "--impl", "mykernels.py:attention", "--case", "one-of-everything", *option)
