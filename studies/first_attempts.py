@@ -1,6 +1,6 @@
 """Diagnosis of first attempts: attention with a mistake of the kind that is made when it is written for the first time.
 
-Each is after a report, in the form that a program has it: no guard for rows without a key, one line for each product.
+Each is after a report, in the form that a program has it: no guard for fully masked rows, one line for each product.
 The causes were written down from the threads.  What the diagnosis said of them before such mistakes were on its list is
 kept beside what it says now; of the last three nothing was on the list when the rest was added.
 """

@@ -133,7 +133,7 @@ CAUSAL = ("plain", "plain-square", "causal-more-keys", "causal-tiles", "scale-gi
 
 
 def softmax(s: Array, axis: int | tuple[int, ...] = 3) -> Array:
-    """As many a program has it: no guard for rows without a key."""
+    """As many a program has it: no guard for fully masked rows."""
     p = np.exp(s - s.max(axis, keepdims=True))
     return p / p.sum(axis, keepdims=True)
 

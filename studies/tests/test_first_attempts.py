@@ -28,7 +28,7 @@ def test_reports_are_of_no_earlier_set() -> None:
     ids=["attention", "layer"],
 )
 def test_without_its_mistake_a_function_is_right_but_for_its_form(function: object, words: str) -> None:
-    """Attention has no guard for rows without a key, and the layer takes no unbatched input."""
+    """Attention has no guard for fully masked rows, and the layer takes no unbatched input."""
     found = examined(function)  # type: ignore[arg-type]
     assert found.passed > 5 * found.failed
     assert [words in each.title for each in found.explanations] == [True]
