@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from attention_conformance.checking import refuse_unknown
+from attention_conformance.checking import as_list
 from attention_conformance.conformance.judging.message import clause_lines
-from attention_conformance.conformance.targets import Selection, examine
-from attention_conformance.impls.contract import Function, Implementation, ImplementationError
+from attention_conformance.conformance.targets import DEVICES, Selection, examine, refuse_unknown
+from attention_conformance.impls.contract import DTYPES, Function, Implementation, ImplementationError
 from attention_conformance.impls.given import given
 from attention_conformance.impls.process.threads import usable_cores
 from attention_conformance.impls.select import select
@@ -293,7 +293,7 @@ def benchmark(
     is_causal
         Whether shapes that are numbers are causal; a workload's name says it itself.
     dtypes
-        Dtypes to time, one result each.
+        Dtypes to time, one result each; with none all that the function has.
     against
         Functions or names that are timed in the same rounds, for a ratio with its interval.
     framework, operator
@@ -329,9 +329,11 @@ def benchmark(
             f"benchmark needs {' and '.join(lacking)}: pip install 'attention-conformance[bench]'", name=lacking[0]
         )
     from attention_conformance.bench.processes import Processes
-    from attention_conformance.bench.timing.plan import Plan
+    from attention_conformance.bench.timing.plan import Plan, drawn_seed
 
-    refuse_unknown(dtypes=dtypes, devices=[device])
+    dtypes = as_list(dtypes) or list(DTYPES)
+    refuse_unknown("dtypes=", dtypes, DTYPES)
+    refuse_unknown("device=", [device], DEVICES)
     for name, value, least, most in (
         ("threads", threads, 1, usable_cores()),
         ("processes", processes, 1, 100),
@@ -341,7 +343,7 @@ def benchmark(
             raise ImplementationError(f"{name} is {value:g}; it is {least:g} to {most:g}")
     workloads = _workloads(shapes, is_causal)
     others = [against] if isinstance(against, str) or callable(against) else list(against)
-    plan = Plan(seconds=seconds, limit=18 * seconds, process_runs=processes, threads=threads)
+    plan = Plan(seconds=seconds, limit=18 * seconds, process_runs=processes, threads=threads, seed=drawn_seed())
     with ExitStack() as stack:
         named: list[Implementation] = []
         for each in (function, *others):
@@ -349,7 +351,7 @@ def benchmark(
             named += [replace(one, name=_unused(one.name, named)) for one in found]
         pool = Processes(threads, in_process=not isolated)
         stack.callback(pool.close)
-        selection = examine(named, [device], list(dtypes), pool)
+        selection = examine(named, [device], dtypes, pool)
         for name, missing in selection.not_installed.items():
             raise ImplementationError(f"{name} needs {', '.join(missing)}, which is not installed")
         session = _session(selection, workloads, plan, pool)
@@ -446,7 +448,9 @@ def _timing(cell: Cell, outcome: Outcome, threads: int, core_wait: float | None 
         beside = f" calls waited {core_wait:.0%} of their time for a core;" if (core_wait or 0) > BUSY else ""
         if core_wait is None:
             beside = f" load average {os.getloadavg()[0]:.1f} on {usable_cores()} cores;"
-        unstable = f"its median is known to {interval.spread:.0%} alone;{beside} seconds= gives it more calls"
+        unstable = (
+            f"its median is known only to within {interval.spread:.0%};{beside} a larger seconds= gives it more calls"
+        )
     return replace(
         here,
         seconds=interval.value,

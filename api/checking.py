@@ -33,10 +33,9 @@ from attention_conformance.conformance.run.causes import Cause, Told, causes, to
 from attention_conformance.conformance.run.recorder import header, versions_of
 from attention_conformance.conformance.run.run_checks import Adapters, check_adapters, conclude, envelope_lines
 from attention_conformance.conformance.run_case import Judged, judge_case
-from attention_conformance.conformance.targets import DEVICES, Selection, Target, examine
+from attention_conformance.conformance.targets import DEVICES, Selection, Target, examine, refuse_unknown
 from attention_conformance.impls.contract import DTYPES, Function, ImplementationError
 from attention_conformance.impls.given import given
-from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.process import limits
 from attention_conformance.impls.process.pool import Pool
 
@@ -273,7 +272,7 @@ def check(
         modules that it names say.
     operator
         ``sdpa``, ``mha``, ``sublayer``, ``sdpa_grad``, ``mha_grad``, ``varlen``, ``varlen_grad``, ``paged``,
-        ``merge`` or ``merge_grad``.
+        ``merge``, ``merge_grad`` or ``latent``.
     dtypes, devices
         Dtypes and devices to judge; by default all that the function declares, and all that are found.
     cases
@@ -302,9 +301,11 @@ def check(
         For a file of deviations that cannot be used.
     """
     started = time.perf_counter()
-    names = required(list(require), "require=")
-    chosen = chosen_cases(list(cases), "cases=")
-    refuse_unknown(dtypes=dtypes, devices=devices)
+    dtypes, devices, deviations = as_list(dtypes), as_list(devices), as_list(deviations)
+    names = required(as_list(require), "require=")
+    chosen = chosen_cases(as_list(cases), "cases=")
+    refuse_unknown("dtypes=", dtypes, DTYPES)
+    refuse_unknown("devices=", devices, DEVICES)
     with suite(
         function, framework, operator, dtypes, devices, deviations, isolated=isolated, timeout=timeout
     ) as judging:
@@ -312,27 +313,20 @@ def check(
         return judging.report(judged, names, started, whole=not cases)
 
 
-#: What keywords of the public functions may name.
-_NAMES = {"dtypes": DTYPES, "devices": DEVICES}
-
-
-def refuse_unknown(**given: Sequence[str]) -> None:
-    """Raise ImplementationError for a dtype or a device that there is not, with the keyword that it was given by.
+def as_list(given: str | Path | Sequence[Any]) -> list[Any]:
+    """Names that a keyword of a public function was given; one name need not stand in a list.
 
     Parameters
     ----------
     given
-        Names of dtypes and devices, as ``dtypes=`` or ``devices=`` has them.
+        One or several names or paths.
 
-    Raises
-    ------
-    ImplementationError
-        For one that there is not.
+    Returns
+    -------
+    list
+        The names.
     """
-    for keyword, names in given.items():
-        for name in names:
-            if name not in _NAMES[keyword]:
-                raise ImplementationError(f"{keyword}={name}: unknown{nearest(name, _NAMES[keyword])}")
+    return [given] if isinstance(given, str | Path) else list(given)
 
 
 Key = tuple[Target, AnyCase]
@@ -430,8 +424,6 @@ class Suite:
         self, judged: Mapping[Key, Judged], require: Sequence[str], started: float, *, whole: bool = True
     ) -> Report:
         """The report of all that was judged since ``started``, by the clock of ``time.perf_counter``.
-
-        ``whole`` says that no case was left out.
 
         Parameters
         ----------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -11,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: Exit status of a command whose input cannot be used, as argparse has it for an option.
-UNUSABLE = 2
+#: Exit status of a command whose input cannot be used, as argparse has it for an option; and after an interrupt.
+UNUSABLE, INTERRUPTED = 2, 130
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,7 @@ COMMANDS: dict[str, Command] = {
         "attention-conformance gallery run 'flax-*' --work gallery",
         "gallery:run",
         "gallery:options",
+        extra="reports",
     ),
     "schema": Command(
         "print the JSON schema of a report's model.json, a comparison or a history",
@@ -192,6 +195,17 @@ class _Forward(argparse.Action):
         namespace.forwarded = [*(namespace.forwarded or []), option_string, *given]
 
 
+def _as_written(convert: Callable[[str], Any]) -> Callable[[str], str]:
+    """The text of a value that can be converted, as pytest converts it again; argparse says which cannot be."""
+
+    @functools.wraps(convert)
+    def checked(text: str) -> str:
+        convert(text)
+        return text
+
+    return checked
+
+
 def _forwarding(parser: argparse.ArgumentParser) -> Callable[..., Any]:
     """``parser.add_argument`` for the options of a pytest plugin, which pytest will read."""
 
@@ -199,25 +213,26 @@ def _forwarding(parser: argparse.ArgumentParser) -> Callable[..., Any]:
         if settings.pop("action", "store").startswith("store_"):
             settings["nargs"] = 0
         settings["help"] = settings.get("help", "").replace("%(default)s", str(settings.pop("default", None)))
-        for name in ("type", "dest"):
-            settings.pop(name, None)
+        settings.pop("dest", None)
+        if "type" in settings:
+            settings["type"] = _as_written(settings["type"])
         parser.add_argument(*flags, action=_Forward, dest="forwarded", **settings)
 
     return add
 
 
-def _pytest_options(parser: argparse.ArgumentParser, *sources: str) -> None:
+def _pytest_options(parser: argparse.ArgumentParser, *sources: str) -> Callable[..., Any]:
     parser.add_argument(
         "what", nargs="*", metavar="WHAT", help="what --impl takes; default: all built-in and registered ones"
     )
     add = _forwarding(parser)
     for source in sources:
         _load(source)(add)
-    add("-n", metavar="N", help="spread over N processes; needs pytest-xdist")
     add("-q", action="store_true", help="print less")
     add("-v", action="store_true", help="print more")
     add("-x", action="store_true", help="stop at the first failure")
     add("-k", metavar="EXPRESSION", help="only tests whose name fits, as pytest has it")
+    return add
 
 
 def check_options(parser: argparse.ArgumentParser) -> None:
@@ -228,19 +243,19 @@ def check_options(parser: argparse.ArgumentParser) -> None:
     parser
         Parser of the command.
     """
-    _pytest_options(parser, "conformance.options:add", "conformance.options:add_fuzz")
+    add = _pytest_options(parser, "conformance.options:add", "conformance.options:add_fuzz")
+    add("-n", metavar="N", help="spread over N processes, an implementation to each; needs pytest-xdist")
 
 
 def bench_options(parser: argparse.ArgumentParser) -> None:
-    """Options of ``bench``: those of ``pytest bench``.
+    """Options of ``bench``: those of ``pytest bench`` that timing reads.
 
     Parameters
     ----------
     parser
         Parser of the command.
     """
-    _pytest_options(parser, "conformance.options:add", "bench.options:add")
-    add = _forwarding(parser)
+    add = _pytest_options(parser, "conformance.options:add_shared", "bench.options:add")
     add("--benchmark-json", metavar="FILE", help="write the results to this file")
 
 
@@ -277,11 +292,11 @@ def bench(what: list[str], forwarded: list[str] | None) -> int:
     int
         Pytest's exit status.
     """
-    return _pytest("bench", what, ["-p", "pytest_benchmark.plugin", *(forwarded or [])])
+    return _pytest("bench", what, forwarded or [], ["pytest_benchmark.plugin"])
 
 
-def _pytest(room: str, what: Sequence[str], forwarded: Sequence[str]) -> int:
-    """Run pytest on a room with the suite's plugins alone: no conftest, settings or plugins of the current folder."""
+def _pytest(room: str, what: Sequence[str], forwarded: Sequence[str], others: Sequence[str] = ()) -> int:
+    """Run pytest on a room with the suite's plugins and ``others``: no conftest, settings or plugins of the folder."""
     import pytest
 
     from attention_conformance.pytest_entry import ROOMS, lacking
@@ -294,16 +309,20 @@ def _pytest(room: str, what: Sequence[str], forwarded: Sequence[str]) -> int:
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
         os.environ.pop(name, None)
-    spread = ["-p", "xdist.plugin"] if "-n" in forwarded else []
-    plugins = ROOMS[room]
+    spread = "-n" in forwarded
+    if spread and importlib.util.find_spec("xdist") is None:
+        print("error: -n needs pytest-xdist: pip install pytest-xdist", file=sys.stderr)
+        return UNUSABLE
+    plugins = [*ROOMS[room], *others, *(["xdist.plugin"] if spread else [])]
     settings = ["-c", os.devnull, "--rootdir", os.getcwd(), "--confcutdir", str(folder), "--import-mode=importlib"]
     chosen = [part for one in what for part in ("--impl", one)]
     named = [part for plugin in plugins for part in ("-p", plugin)]
-    return int(pytest.main([*settings, "-p", "no:cacheprovider", *named, *spread, str(folder), *chosen, *forwarded]))
+    # What follows the folder is what the caller wrote; the bench records it as the command of its run.
+    return int(pytest.main([*settings, "-p", "no:cacheprovider", *named, str(folder), *chosen, *forwarded]))
 
 
 def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The whole command line; options are added to the commands among ``words`` only, as that imports their modules.
+    """The whole command line; options are added to the command that is asked for alone, as that imports its modules.
 
     Parameters
     ----------
@@ -321,16 +340,26 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         " changed.",
         epilog="Every command has its own --help, with an example.",
     )
+    asked = _asked(words)
     whole.add_argument("--version", action="store_true", help="print the version, and end")
     commands = whole.add_subparsers(dest="command", metavar="COMMAND")
     for name, command in COMMANDS.items():
         one = commands.add_parser(
-            name, help=command.text, description=f"{command.text[0].upper()}{command.text[1:]}.", epilog=""
+            name,
+            help=command.text,
+            description=f"{command.text[0].upper()}{command.text[1:]}.",
+            epilog="",
+            allow_abbrev=False,
         )
-        if command.options and name in words:
+        if command.options and name == asked:
             _load(command.options)(one)
         one.epilog = f"{one.epilog or ''} Example: {command.example}".strip()
     return whole
+
+
+def _asked(words: Sequence[str]) -> str:
+    """The command that a command line asks for: its first word; "" for none."""
+    return next((word for word in words if not word.startswith("-")), "")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -347,11 +376,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit status: 0, what the command decides, or 2 for an input that cannot be used, which is said in one sentence.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    name = next((word for word in words if word in COMMANDS), "")
+    name = _asked(words)
     try:
         return _run(words)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except ModuleNotFoundError as error:
-        extra = COMMANDS[name].extra if name else ""
+        extra = COMMANDS[name].extra if name in COMMANDS else ""
         if not extra or (error.name or "").startswith(str(__package__)):
             raise
         print(f"error: {name} needs {error.name}: pip install 'attention-conformance[{extra}]'", file=sys.stderr)

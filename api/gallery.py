@@ -228,6 +228,11 @@ def _run_check(
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             return Status.CUT_OFF, f"after {limit:.0f} s"
+        except BaseException:  # Ctrl-C: the process has a session of its own, which the terminal does not interrupt
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
     if process.returncode in (0, 1) and results.exists():
         ran = result_file.read(results).results
         executed = [each for each in ran if each.outcome in EXECUTED]
@@ -391,7 +396,7 @@ def sentence(view: View) -> str:
 
 
 def measure(view: View) -> str:
-    """Sentence of DIAGNOSIS.md: how many causes of the gallery the diagnosis names."""
+    """Table of DIAGNOSIS.md: how many causes of the gallery the diagnosis names."""
     from attention_conformance.reports.gallery import named
 
     return named.table(named.measured(view))

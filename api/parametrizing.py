@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from attention_conformance.checking import TIMEOUT, Suite, refuse_unknown, suite
+from attention_conformance.checking import TIMEOUT, Suite, as_list, suite
 from attention_conformance.conformance.cases import AnyCase, asked_cases
 from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.plugin import cases_for, chosen_cases
 from attention_conformance.conformance.run.run_checks import Adapters
-from attention_conformance.conformance.targets import Target
+from attention_conformance.conformance.targets import DEVICES, Target, refuse_unknown
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import DTYPES, Framework, Function, Implementation, ImplementationError
 from attention_conformance.impls.given import framework_of, name_of
-from attention_conformance.impls.loading import attributes_of, keywords, nearest, operator_of
+from attention_conformance.impls.loading import as_called, attributes_of, keywords, nearest, operator_of
 from attention_conformance.impls.select import with_attributes
 
 #: What the argument of a test is called.
@@ -124,14 +124,17 @@ def parametrize(
     """
     if not callable(function):
         raise ImplementationError(f"expected a function, got {type(function).__name__}")
-    signature = operator_of(function, operator)
-    accepted = keywords(function, signature)
+    called = as_called(function, name_of(function))
+    signature = operator_of(called, operator)
+    accepted = keywords(called, signature)
     taken = framework_of(function) if framework is None else framework
     if taken not in list(Framework):
         raise ImplementationError(f"unknown framework {taken!r}{nearest(taken, list(Framework))}")
     record = Implementation(name_of(function), "", signature.name, Framework(taken))
-    record = with_attributes(record, attributes_of(function))
-    refuse_unknown(dtypes=dtypes, devices=devices)
+    record = with_attributes(record, attributes_of(called))
+    dtypes, devices, deviations = as_list(dtypes), as_list(devices), as_list(deviations)
+    refuse_unknown("dtypes=", dtypes, DTYPES)
+    refuse_unknown("devices=", devices, DEVICES)
     started = _Started(
         function,
         framework=taken,
@@ -142,7 +145,7 @@ def parametrize(
         isolated=isolated,
         timeout=timeout,
     )
-    chosen = chosen_cases(list(cases), "cases=")
+    chosen = chosen_cases(as_list(cases), "cases=")
     unfitted = asked_cases() if chosen is None else {case.name: case for case in chosen}
     checks = [
         Check(case.name, dtype, device, case.clauses, unfitted[case.name], started)

@@ -23,7 +23,7 @@ ROOMS = {
 NEEDS = {"bench": ("pytest_benchmark", "rich", "scipy")}
 
 #: Options of the suite without a value, after which a room's name is not taken for a value.
-FLAGS = ("--in-process", "--memory", "--no-memory", "--resume")
+FLAGS = ("--in-process", "--invariance", "--memory", "--no-memory", "--quick", "--resume")
 
 
 def _root() -> Path:
@@ -59,8 +59,8 @@ def suite_arguments(arguments: Sequence[str], unknown: Sequence[str], root: Path
         if os.path.exists(name):
             if Path(name).resolve().is_relative_to(root):
                 found[index] = argument
-        elif name in ROOMS and not (before.startswith("-") and before in unknown and before not in FLAGS):
-            found[index] = f"{root / name}{colons}{test}"
+        elif name.rstrip("/") in ROOMS and not (before.startswith("-") and before in unknown and before not in FLAGS):
+            found[index] = f"{root / name.rstrip('/')}{colons}{test}"
     return found
 
 

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Exit status of a job that was interrupted, as shells have it for SIGINT.
-INTERRUPTED = 130
+from attention_conformance.cli import INTERRUPTED
 
 #: Seconds that a stage has after an interrupt to write what it has, before it is ended.
 GRACE = 60.0
@@ -84,7 +83,7 @@ def run(what: Sequence[str], output: Path, preset: str, quick: bool) -> tuple[st
         "check": (*what, "-q", "--conformance-json", str(results), *(["--quick"] if quick else [])),
         "bench": (*what, "--preset", preset, "--benchmark-json", str(timed)),
     }
-    for stale in (results, timed):
+    for stale in (results, timed, *output.glob(f"{timed.name}.checkpoint*")):
         stale.unlink(missing_ok=True)
     stages: list[Stage] = []
     for name, words in measuring.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from attention_conformance.bench.sampling.cold_cache import MEANING
-from attention_conformance.bench.timing.plan import LEAST_EACH, Plan
+from attention_conformance.bench.timing.plan import LEAST_EACH, Plan, drawn_seed
 from attention_conformance.bench.workloads.presets import PRESETS, SECONDS, THREADS, select
 from attention_conformance.bench.workloads.workload import Workload, WorkloadError
 from attention_conformance.impls.process.threads import usable_cores
@@ -133,11 +134,12 @@ def plan(config: pytest.Config) -> Plan:
         noise=config.getoption("noise", Plan.noise),
         threads=threads,
         cache=config.getoption("bench_cache", Plan.cache),
+        seed=drawn_seed(),
     )
     for option, value, holds, expected in (
-        ("--bench-seconds", made.seconds, made.seconds > 0, "more than 0"),
+        ("--bench-seconds", made.seconds, 0 < made.seconds < math.inf, "more than 0, and finite"),
         ("--process-runs", made.process_runs, made.process_runs >= 1, "1 or more"),
-        ("--noise", made.noise, made.noise >= 0, "0 or more"),
+        ("--noise", made.noise, 0 <= made.noise < math.inf, "0 or more"),
         ("--threads", made.threads, 1 <= made.threads <= cores, f"1 to {cores}, the usable cores"),
     ):
         if not holds:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -47,11 +48,15 @@ from attention_conformance.bench.validity.outcomes import (
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.conformance import SPEC_VERSION, targets
 from attention_conformance.conformance.ledger.load import LedgerError
+from attention_conformance.conformance.run import xdist
 from attention_conformance.conformance.run.recorder import ledger_of, versions_of
 from attention_conformance.impls.contract import ImplementationError
 
 #: Packages of the extra ``bench`` that are imported late, when all is measured.
 PACKAGES = ("pytest_benchmark", "scipy")
+
+#: The file whose tests are the cells.
+CELLS = Path(__file__).resolve().with_name("test_bench.py")
 
 #: Outcomes that are named one by one, and those of them that fail the run.
 NAMED, BROKEN = (INVALID, UNSTABLE, KNOWN_DEVIATION), (INVALID, UNSTABLE)
@@ -74,6 +79,8 @@ class Bench:
     started: str = field(default_factory=lambda: _now())
     #: The state of the GPUs, if a cell is on one.
     gpu_state: dict[str, Any] = field(default_factory=dict)
+    #: Whether the JSON has all that was measured.
+    written: bool = False
 
     def record(self, cell: Cell, outcome: Outcome) -> None:
         """Keep what became of a cell."""
@@ -84,7 +91,7 @@ class Bench:
         assert self.session is not None
         self.gpu_state = gpu.around(self.session.run, {cell.target.device for cell in self.session.cells})
         outcomes, notify = self.session.outcomes, self.session.progress.show
-        self.extra = extra_metrics.measure(outcomes, self.processes, self.memory, notify)
+        self.extra = extra_metrics.measure(outcomes, self.processes, self.plan.threads, self.memory, notify)
         for cell, outcome in outcomes.items():
             outcomes[cell] = self._within_the_peak(cell, outcome)
         self.session.progress.end()
@@ -114,11 +121,21 @@ def pytest_configure(config: pytest.Config) -> None:
         except ModuleNotFoundError:
             raise pytest.UsageError(f"bench needs {package}: pip install 'attention-conformance[bench]'") from None
     workloads, plan = options.workloads(config), options.plan(config)
+    if xdist.controls(config) and _names_cells(config):
+        raise pytest.UsageError("bench times one call at a time, without -n: leave it out, or make two runs")
     if config.getoption("resume", False) and options.json_file(config) is None:
         raise pytest.UsageError("--resume: say by --benchmark-json which run is to be resumed")
     processes = Processes(plan.threads, config.getoption("in_process"))
     config.add_cleanup(processes.close)
     config.stash[_BENCH] = Bench(workloads, plan, processes, memory=options.memory(config))
+
+
+def _names_cells(config: pytest.Config) -> bool:
+    """Whether the cells are among what the command line names; by ``testpaths`` alone nothing is timed."""
+    if config.args_source is not pytest.Config.ArgsSource.ARGS or config.getoption("collectonly"):
+        return False
+    named = (Path(config.invocation_params.dir, each.partition("::")[0]).resolve() for each in config.args)
+    return any(CELLS.is_relative_to(path) for path in named)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -162,13 +179,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     targets.pool(config).close()  # it has told what there is, and would take up memory and time
     bench = config.stash[_BENCH]
+    deviations = _known_deviations(config)
+    written, known = _checkpoint(config, cells)
     protocol = Protocol(
         bench.processes,
         bench.plan,
         lambda implementation: targets.keywords(config, implementation),
-        known=_known_deviations(config),
+        known=deviations,
     )
-    written, known = _checkpoint(config, cells)
     outcomes = {cell: known[cell.id] for cell in cells if cell.id in known}
     bench.session = Session(cells, protocol, bench.processes, _progress(config), written, outcomes)
 
@@ -188,11 +206,15 @@ def _checkpoint(config: pytest.Config, cells: list[Cell]) -> tuple[Checkpoint | 
     if path is None:
         return None, {}
     file, resumes = checkpoint.checkpoint_of(path), config.getoption("resume", False)
+    bench = config.stash[_BENCH]
+    if resumes:
+        bench.plan = replace(bench.plan, seed=checkpoint.seed_of(file))  # the inputs stay the same
     header = {
         "spec": SPEC_VERSION,
         "fingerprint": _fingerprint(config)["id"],
-        "plan": document.plan_record(config.stash[_BENCH].plan),
+        "plan": document.plan_record(bench.plan),
         "versions": _selection(config).versions,
+        "code": checkpoint.code(cell.target.implementation for cell in cells),
         "cells": [cell.id for cell in cells],
     }
     finished = document.finished(path, header) if resumes and not file.exists() else None
@@ -271,6 +293,15 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: di
     machine_info.update(fingerprint(_selection(config).versions))
 
 
+def _command(arguments: Sequence[str]) -> str:
+    """The command as its caller wrote it: ``attention-conformance bench`` calls pytest on this folder, by its path."""
+    folder = str(Path(__file__).resolve().parent)
+    if arguments[:2] == ("-c", os.devnull) and arguments.count(folder) > 1:  # the first is a setting's value
+        at = arguments.index(folder, arguments.index(folder) + 1)
+        return shlex.join(["attention-conformance", "bench", *arguments[at + 1 :]])
+    return shlex.join(["pytest", *arguments])
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
     """Add every cell, also those without a timing, of which pytest-benchmark says nothing."""
@@ -281,7 +312,7 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
         output_json[JSON_KEY] = document.run(
             bench.records,
             bench.plan,
-            command=shlex.join(["pytest", *config.invocation_params.args]),
+            command=_command(config.invocation_params.args),
             started=bench.started,
             finished=_now(),
             core_wait=bench.session.protocol.core_wait,
@@ -290,6 +321,7 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
             gpu_state=bench.gpu_state,
             **bench.extra.document(bench.session.outcomes),
         )
+        bench.written = len(bench.records) == len(bench.session.cells)
 
 
 @pytest.hookimpl(trylast=True)
@@ -300,7 +332,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if records and exitstatus == pytest.ExitCode.OK and not any(r.outcome == TIMED for r in records):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     run = bench.session
-    if run is not None and run.checkpoint is not None and len(records) == len(run.cells):
+    if run is not None and run.checkpoint is not None and bench.written:
         run.checkpoint.remove()
 
 

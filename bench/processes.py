@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from attention_conformance.bench.sampling import device_clock
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import Framework, Implementation
 from attention_conformance.impls.loading import load_function
@@ -46,4 +47,5 @@ class Processes(Pool):
 def imports(implementation: Implementation) -> None:
     """Job of a worker: import a library and the function, so that neither is left for the first cell."""
     backend(implementation.framework)
+    device_clock.bind()
     load_function(implementation)

@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
-from threadpoolctl import ThreadpoolController
-
 from attention_conformance.conformance.calls.arrays import Array, Number, WholeNumbers, Window
 from attention_conformance.conformance.calls.attention import attention
 from attention_conformance.conformance.calls.diagnosed import diagnosed
@@ -27,6 +25,7 @@ from attention_conformance.conformance.calls.question import Part, Question
 from attention_conformance.conformance.calls.taken import part_in_question, without_open
 from attention_conformance.conformance.cases.parts import forms
 from attention_conformance.conformance.judging import judge
+from attention_conformance.conformance.judging.compare import Comparison
 from attention_conformance.conformance.judging.judge import Finding
 from attention_conformance.conformance.judging.message import clause_lines, inputs_line
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
@@ -34,6 +33,7 @@ from attention_conformance.conformance.spec.sdpa import InvalidInput
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Layout, Profile
 from attention_conformance.impls.loading import nearest
+from attention_conformance.impls.process.threads import blas
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -576,7 +576,7 @@ def assert_paged_close(
     k_new, v_new
         (Tq, Hkv, D) and (Tq, Hkv, Dv): the keys and values of the queries' tokens, in place of what the cache has.
     k_scale, v_scale
-        Factors of the caches' numbers, in float32, broadcastable to them (PAGED-14).
+        Factors of the caches' numbers, in float32, of four axes, each 1 or that of the cache (PAGED-14).
     is_causal, causal_offset, window, scale, softcap, sinks, lse, profile, rows, seed
         As in ``assert_varlen_close``.
 
@@ -708,12 +708,6 @@ def assert_latent_close(
 # From a question to a verdict.
 
 
-@functools.cache
-def _blas() -> ThreadpoolController:
-    """NumPy's library of matrix products, and any other that was there first."""
-    return ThreadpoolController().select(user_api="blas")
-
-
 def _one_thread(decide: Callable[[Question], T]) -> Callable[[Question], T]:
     """The function with one thread in NumPy's products: they are small, and others spin between them.
 
@@ -723,7 +717,7 @@ def _one_thread(decide: Callable[[Question], T]) -> Callable[[Question], T]:
     @functools.wraps(decide)
     def alone(question: Question) -> T:
         __tracebackhide__ = True
-        with _blas().limit(limits=1):
+        with blas().limit(limits=1):
             return decide(question)
 
     return alone
@@ -743,20 +737,21 @@ def _raise_unless_close(question: Question) -> Closeness:
     start = time.perf_counter()
     shares: dict[str, float] = {}
     for part in question.parts:
-        result, finding, reply = _judge_part(part, question)
+        result, finding, reply, compared = _judge_part(part, question)
         if finding is not None:
-            result, finding, reply = _judge_part(part, question, every_profile=True)  # says which profiles it keeps
+            result, finding, reply, _ = _judge_part(part, question, every_profile=True)  # says which profiles it keeps
             assert finding is not None  # which other profiles are kept decides nothing
             raise NotClose(part.case, reply, result, finding, part.note)
-        for one in judge.comparisons(reply, part.case, question.dtype, question.profile):
-            shares[one.name] = one.share
+        shares |= {one.name: one.share for one in compared}
     share = max(shares.values(), default=0.0)
     seconds = time.perf_counter() - start
     return Closeness(share, shares, question.profile.value, question.rows, question.heads, seconds)
 
 
-def _judge_part(part: Part, question: Question, *, every_profile: bool = False) -> tuple[Result, Finding | None, Reply]:
-    """The judge's finding of a part, and the results that it looked at."""
+def _judge_part(
+    part: Part, question: Question, *, every_profile: bool = False
+) -> tuple[Result, Finding | None, Reply, Sequence[Comparison]]:
+    """The judge's finding of a part, the results that it looked at, and each of them against its bound."""
     case, dtype = part.case, question.dtype
     blank = Result(
         "given", "cpu", dtype, case.name, case.clauses, Outcome.PASSED, profile=question.profile.value
@@ -767,11 +762,11 @@ def _judge_part(part: Part, question: Question, *, every_profile: bool = False) 
         form = forms({n: shapes[n] for n in case.results()})
         finding = judge.wrong_form(part.reply, case, form, dtype)
         if finding is not None:
-            return blank, finding, part.reply
+            return blank, finding, part.reply, ()
     looked = Reply("returned", {n: part_in_question(case, n, a) for n, a in part.reply.results.items()})
     looked = without_open(case, looked, dtype)
-    result, finding = judge.compare_results(looked, case, case.expected(dtype), blank, every_profile)
-    return result, finding, looked
+    result, finding, compared = judge.compare_results(looked, case, case.expected(dtype), blank, every_profile)
+    return result, finding, looked, compared
 
 
 __all__ = [

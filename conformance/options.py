@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,46 +16,21 @@ from attention_conformance.impls.process import limits
 
 def add(add: Callable[..., Any]) -> None:
     """Add the options by ``add``, which is the ``addoption`` of a pytest group or ``add_argument`` of a parser."""
-    add(
-        "--impl",
-        action="append",
-        default=[],
-        metavar="WHAT",
-        help="an implementation: a name, a glob over names, path.py:function[@framework],"
-        " package.module:function[@framework], model.onnx[:name=ours,…] or ./program; may be repeated;"
-        " default: all built-in and registered ones",
-    )
-    add("--device", action="append", default=[], metavar="NAME", help="cpu or cuda; default: all found")
-    add("--dtype", action="append", default=[], metavar="NAME", help="float64, float32, float16 or bfloat16")
+    add_shared(add)
     add("--case", action="append", default=[], metavar="GLOB", help="only these cases; may be repeated")
-    add("--in-process", action="store_true", help="run implementations in this process, for a debugger: no isolation")
-    add("--case-timeout", type=float, default=300.0, metavar="SECONDS", help="time for one case, compilation included")
     add(
-        "--case-memory",
-        type=_size,
-        default=limits.default(),
-        metavar="SIZE",
-        help="memory for one case, its process included, as 4GiB; default: four fifths of what there is",
+        "--case-timeout",
+        type=_seconds,
+        default=300.0,
+        metavar="SECONDS",
+        help="time for one case, compilation included",
     )
     add(
         "--parallel",
-        type=int,
+        type=_count,
         default=default_parallel(),
         metavar="N",
         help="how many libraries are judged at the same time (default: %(default)s)",
-    )
-    add(
-        "--shard",
-        metavar="I/N",
-        type=_shard,
-        help="run part I of N, of whole implementations; 'attention-conformance merge' joins the result files",
-    )
-    add(
-        "--deviations",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a ledger of known deviations, as conformance/deviations.toml, beside that one; may be repeated",
     )
     add("--conformance-json", metavar="FILE", help="write the results to this file, as JSON lines")
     add(
@@ -70,6 +46,44 @@ def add(add: Callable[..., Any]) -> None:
         metavar="FOLDER",
         default="conformance-scripts",
         help="where the standalone script of each failure is written (default: %(default)s)",
+    )
+
+
+def add_shared(add: Callable[..., Any]) -> None:
+    """Add the options that the bench has, too: what is called, where, and in what kind of process."""
+    add(
+        "--impl",
+        action="append",
+        default=[],
+        metavar="WHAT",
+        help="an implementation: a name, a glob over names, path.py:function[@framework],"
+        " package.module:function[@framework], model.onnx[:name=ours,…] or ./program; may be repeated;"
+        " default: all built-in and registered ones",
+    )
+    add("--device", action="append", default=[], metavar="NAME", help="cpu or cuda; default: all found")
+    add("--dtype", action="append", default=[], metavar="NAME", help="float64, float32, float16 or bfloat16")
+    add("--in-process", action="store_true", help="run implementations in this process, for a debugger: no isolation")
+    add(
+        "--case-memory",
+        type=_size,
+        default=limits.default(),
+        metavar="SIZE",
+        help="memory for one case, its process included, as 4GiB; default: four fifths of what there is",
+    )
+    add(
+        "--shard",
+        metavar="I/N",
+        type=_shard,
+        help="judge part I of N of the implementations, each of which is in one part; 'attention-conformance merge'"
+        " joins the result files",
+    )
+    add(
+        "--deviations",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a file of known deviations of your own, in the form of conformance/deviations.toml; read in addition to"
+        " that one; may be repeated",
     )
 
 
@@ -101,6 +115,20 @@ def add_fuzz(add: Callable[..., Any]) -> None:
         " that are compiled or exported for each case, unless --impl names them",
     )
     add("--fuzz-seed", type=int, metavar="SEED", help="repeat the problems of the run that printed this")
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected 1 or more")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: expected a number of seconds above 0")
+    return number
 
 
 def _shard(text: str) -> sharding.Shard:

@@ -75,6 +75,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         part = sharding.share_out((xdist.scope(item.nodeid) for item in items), shard.total)
         others = [item for item in items if part[xdist.scope(item.nodeid)] != shard.index]
         config.hook.pytest_deselected(items=others)
+        if items and shard.index not in part.values():
+            few = f"there are {len(part)} implementations and files of tests to share out"
+            raise pytest.UsageError(f"--shard {shard}: {few}, which is the most that N can be")
         items[:] = [item for item in items if part[xdist.scope(item.nodeid)] == shard.index]
     config.stash[PLACES] = {item.nodeid: place for place, item in enumerate(items)}
     items.sort(key=lambda item: not is_quick(xdist.target_of(item)))
@@ -158,28 +161,41 @@ def pytest_collection(session: pytest.Session) -> None:
             check_ledger(config)
         except (ImplementationError, LedgerError) as error:
             raise pytest.UsageError(str(error)) from None
+    path = config.getoption("conformance_json")
+    if path and Path(path).is_dir():
+        raise pytest.UsageError(f"--conformance-json {path}: it is a folder")
+    if xdist.controls(config) and targets.selected(config):
+        targets.pool(config).close()  # its processes have told what there is, and the workers start their own
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give every test with the arguments ``target`` and ``case`` one item per target and case."""
     config = metafunc.config
     if {"target", "fresh"} <= set(metafunc.fixturenames):
-        chosen = [t for t in targets.targets(config) if t.implementation.operator == SDPA.name and t.device == "cpu"]
+        chosen = [t for t in _targets(config) if t.implementation.operator == SDPA.name and t.device == "cpu"]
         fresh = config.getoption("fresh")
         metafunc.parametrize(("target", "fresh"), [(t, fresh) for t in chosen], ids=[f"{t.id}-fresh" for t in chosen])
         return
     if {"target", "question"} <= set(metafunc.fixturenames):
-        asked_of = [(t, name) for t in targets.targets(config) for name in questions(t.implementation.operator)]
+        asked_of = [(t, name) for t in _targets(config) for name in questions(t.implementation.operator)]
         metafunc.parametrize(("target", "question"), asked_of, ids=[f"{t.id}-{name}" for t, name in asked_of])
         return
-    if not {"target", "case"} <= set(metafunc.fixturenames):
+    if not {"target", "case", "recorder"} <= set(metafunc.fixturenames):  # the first two are names of others, too
         return
     cases = chosen_cases(config.getoption("case"))
     if config.getoption("quick"):
         few = quick_cases()
         cases = list(few.values()) if cases is None else [case for case in cases if case.name in few]
-    pairs = [(t, c) for t in targets.targets(config) for c in cases_for(t, cases)]
+    pairs = [(t, c) for t in _targets(config) for c in cases_for(t, cases)]
     metafunc.parametrize(("target", "case"), pairs, ids=[f"{t.id}-{c.name}" for t, c in pairs])
+
+
+def _targets(config: pytest.Config) -> tuple[targets.Target, ...]:
+    """The targets; what cannot be imported is one sentence among the errors of collection."""
+    try:
+        return targets.targets(config)
+    except ImplementationError as error:
+        raise pytest.Collector.CollectError(str(error)) from None
 
 
 def cases_for(target: targets.Target, cases: Sequence[AnyCase] | None) -> list[AnyCase]:

@@ -115,8 +115,8 @@ def examine(
     ImplementationError
         In one sentence, for anything that cannot be used.
     """
-    _known("--device", devices, DEVICES)
-    _known("--dtype", dtypes, DTYPES)
+    refuse_unknown("--device ", devices, DEVICES)
+    refuse_unknown("--dtype ", dtypes, DTYPES)
     targets: list[Target] = []
     keywords, not_installed, versions, found_devices = {}, {}, {}, {}
     implied, implementations = set(), tuple(implementations)
@@ -133,7 +133,7 @@ def examine(
             if probe:
                 declared = "dtypes" in description.attributes
                 where = Pool(in_process=False) if pool.in_process else pool  # a debugger sees the calls of cases alone
-                implementation = _probed(implementation, where, declared)
+                implementation = _probed(implementation, where, declared, devices)
                 if where is not pool:
                     where.close()
         keywords[implementation.name] = description.keywords
@@ -149,30 +149,36 @@ def examine(
     return Selection(tuple(targets), keywords, not_installed, versions, frozenset(implied))
 
 
-def _probed(implementation: Implementation, pool: Pool, declared: bool) -> Implementation:
+def _probed(implementation: Implementation, pool: Pool, declared: bool, asked: Sequence[str]) -> Implementation:
     """A plug-in with what a probe finds: its envelope where it declares no sizes, and its dtypes likewise.
 
     Dtypes that are ``declared`` stay, so that one that is refused shows in every case; so do declared sizes, and the
     envelope then says where the probe's calls were refused.  A model's sizes are its own; ranks are too slow to ask.
+    Of several devices an accelerator is probed first, whose kernels have the sizes; the CPU where it takes no call.
     """
     static = implementation.envelope.source == "static axes"
     if implementation.operator not in envelope_probe.OPERATORS or static or implementation.distribution is not None:
         return implementation
     devices = _ask(pool, implementation, "attention_conformance.impls.calls:devices")
-    device = next((d for d in devices if d in implementation.devices), None)
-    if device is None:
+    found: envelope_probe.Probed | None = None
+    for device in reversed(DEVICES):
+        if device not in devices or device not in implementation.devices or device not in (asked or DEVICES):
+            continue
+        try:
+            found = pool.call(
+                implementation,
+                "attention_conformance.impls.envelope_probe:probe",
+                implementation,
+                device,
+                declared,
+                timeout=PROBE_TIMEOUT,
+            )
+        except (Crashed, TimedOut):
+            return implementation  # for the cases to show
+        if found.dtypes:
+            break
+    if found is None:
         return implementation
-    try:
-        found = pool.call(
-            implementation,
-            "attention_conformance.impls.envelope_probe:probe",
-            implementation,
-            device,
-            declared,
-            timeout=PROBE_TIMEOUT,
-        )
-    except (Crashed, TimedOut):
-        return implementation  # for the cases to show
     dtypes = implementation.dtypes if declared else found.dtypes or implementation.dtypes
     return replace(implementation, envelope=found.envelope, dtypes=dtypes)
 
@@ -184,10 +190,24 @@ def _ask(pool: Pool, implementation: Implementation, question: str) -> Any:
         raise ImplementationError(f"importing {implementation.name}: {error}") from None
 
 
-def _known(option: str, given: Sequence[str], names: Sequence[str]) -> None:
+def refuse_unknown(option: str, given: Sequence[str], names: Sequence[str]) -> None:
+    """Raise ImplementationError for a name that there is not.
+
+    Parameters
+    ----------
+    option
+        Words before the name, such as ``"--device "`` or ``"devices="``.
+    given, names
+        Names that were given, and those that there are.
+
+    Raises
+    ------
+    ImplementationError
+        For the first that there is not, with the nearest one.
+    """
     for name in given:
         if name not in names:
-            raise ImplementationError(f"{option} {name}: unknown{nearest(name, names)}")
+            raise ImplementationError(f"{option}{name}: unknown{nearest(name, names)}")
 
 
 #: Keys of the selection that is judged, whose envelopes were looked for, and of the one that is only timed.

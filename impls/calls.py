@@ -22,12 +22,21 @@ import numpy as np
 
 from attention_conformance.impls import memory_layouts
 from attention_conformance.impls.backend import Backend, backend
-from attention_conformance.impls.contract import Call, Function, Implementation, ImplementationError, Layout
+from attention_conformance.impls.contract import (
+    Call,
+    Function,
+    Implementation,
+    ImplementationError,
+    Layout,
+    as_accepted,
+    was_accepted,
+)
 from attention_conformance.impls.envelope import Sizes
 from attention_conformance.impls.interpreters import enter, not_judged
 from attention_conformance.impls.loading import (
     accepts_anything,
     attributes_of,
+    forget_function,
     keywords,
     load,
     load_function,
@@ -94,6 +103,8 @@ class Reply:
     fell_back: str = ""
     #: Bytes of memory that the process holds after the call.
     resident: int = 0
+    #: "raised" though the function returned: what it returned is no result, which is no refusal of its input.
+    accepted: bool = False
 
 
 @dataclass(frozen=True)
@@ -222,6 +233,8 @@ def call(implementation: Implementation, request: Request, function: Function | 
     with fallbacks:
         reply = _replied(implementation, request, None, (watch, noise), fallbacks.warned)
     changed, side_effects = watch.changed, (*noise.side_effects, *watch.side_effects, *fallbacks.side_effects)
+    if watch.moved:  # in memory of their own, as the call to compare with may write into what this one returned
+        reply = replace(reply, results={name: array.copy() for name, array in reply.results.items()})
     if watch.moved and not watch.stuck and _same_after(implementation, request, reply, settings, watch.moved):
         texts = tuple(each.text for each in watch.moved)
         changed = tuple(text for text in changed if text not in texts)
@@ -284,7 +297,7 @@ def _replied(
     except Exception as error:
         _forget_context(error, handled)
         trace = _rest_of_message(error) if implementation.source else _trace(error)
-        return Reply("raised", text=text(error), trace=trace)
+        return Reply("raised", text=text(error), trace=trace, accepted=was_accepted(error))
 
 
 def _call_prepared(implementation: Implementation, request: Request, other: Function | None, around: Around) -> Reply:
@@ -304,6 +317,8 @@ def _call_prepared(implementation: Implementation, request: Request, other: Func
         arrays.synchronize(request.device)
         ended = time.perf_counter()
         results = collect(returned, specification, implementation.layout, arrays, implementation.layout_of_past)
+        if request.repeats > 1:  # in memory of their own, as the next call may write into what this one returned
+            results = {name: array.copy() for name, array in results.items()}
         unequal = []
         for _ in range(request.repeats - 1):
             again = collect(run(**native), specification, implementation.layout, arrays, implementation.layout_of_past)
@@ -365,6 +380,19 @@ def prepared(implementation: Implementation, function: Function, specification: 
     return _PREPARED[key]
 
 
+def forget(implementation: Implementation) -> None:
+    """Let go of all that this process keeps of a plug-in.
+
+    Parameters
+    ----------
+    implementation
+        Record of the plug-in.
+    """
+    for key in [each for each in _PREPARED if each[1] == implementation.target]:
+        del _PREPARED[key]
+    forget_function(implementation.target, implementation.folder)
+
+
 def collect(
     returned: Any, specification: Call, layout: Layout, arrays: Backend, layout_of_past: Layout = Layout.BHSD
 ) -> dict[str, np.ndarray]:
@@ -391,13 +419,16 @@ def collect(
     Raises
     ------
     TypeError
-        If there are not as many results as the call asks for.
+        If there are not as many results as the call asks for, or one is no array of the framework.
     """
     names = specification.results()
     values = returned if isinstance(returned, tuple) else (returned,)
-    if len(values) != len(names):
-        raise TypeError(f"expected {len(names)} results ({', '.join(names)}), got {len(values)}")
-    results = {name: arrays.get(value) for name, value in zip(names, values, strict=True)}
+    try:
+        if len(values) != len(names):
+            raise TypeError(f"expected {len(names)} results ({', '.join(names)}), got {len(values)}")
+        results = {name: arrays.get(value) for name, value in zip(names, values, strict=True)}
+    except TypeError as error:
+        raise as_accepted(error) from None
     for names, given in ((HEADS_OUTSIDE, layout), (PAST, layout_of_past)):
         if given is Layout.BSHD:
             results |= {n: a.transpose(0, 2, 1, 3) for n, a in results.items() if n in names and a.ndim == 4}

@@ -15,13 +15,14 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from attention_conformance.impls.envelope import Envelope
 from attention_conformance.impls.operators import OPERATORS, SDPA
 from attention_conformance.impls.sharding import Distribution
 
 Function = Callable[..., Any]
+Error = TypeVar("Error", bound=BaseException)
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
@@ -198,6 +199,68 @@ class Implementation:
     def process(self) -> str:
         """Name of the worker process that runs it: its ``worker``, or else one per library and one per plug-in."""
         return self.worker or (self.name if self.folder else self.requires[0])
+
+
+def as_accepted(error: Error) -> Error:
+    """The same exception, marked as one that was raised after the function had returned.
+
+    Parameters
+    ----------
+    error
+        Whatever is wrong with what was returned.
+
+    Returns
+    -------
+    Error
+        The exception.
+    """
+    error.__dict__["accepted"] = True
+    return error
+
+
+def was_accepted(error: BaseException) -> bool:
+    """Whether an exception says that what a function returned is no result: then it did not refuse its input.
+
+    Parameters
+    ----------
+    error
+        Exception of a call.
+
+    Returns
+    -------
+    bool
+        True for one of ``as_accepted``.
+    """
+    return getattr(error, "accepted", False) is True
+
+
+class Returning:
+    """A function that knows whether its last call returned: what is raised in the context after that is no refusal.
+
+    Parameters
+    ----------
+    function
+        The function.
+    """
+
+    def __init__(self, function: Function) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self._returned = function, False
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Results of the function."""
+        self._returned = False
+        results = self._function(*arguments, **keywords)
+        self._returned = True
+        return results
+
+    def __enter__(self) -> Self:
+        self._returned = False
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and self._returned:
+            as_accepted(error)
 
 
 class InputError(Exception):

@@ -417,6 +417,8 @@ def _relation(value: Any) -> str:
 
 
 def _not_together(value: Any, keywords: Collection[str]) -> tuple[frozenset[str], ...]:
+    if isinstance(value, str) or any(isinstance(each, str) for each in value):
+        raise ValueError(f"not_together is {value!r}, expected tuples of names")
     groups = tuple(frozenset(each) for each in value)
     for group in groups:
         unknown = sorted(group - set(keywords))

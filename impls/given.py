@@ -22,6 +22,7 @@ from typing import Any
 
 import cloudpickle
 
+from attention_conformance.impls import calls
 from attention_conformance.impls.contract import Framework, Function, Implementation, ImplementationError
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.operators import OPERATORS
@@ -89,10 +90,12 @@ def given(
             path.write_text(_FILE.format(__name__, "held", number), encoding="utf-8")
         try:
             implementation = plug_in(f"{path}:function@{taken}", name=name_of(function))
-            yield replace(implementation, operator=operator)
+            try:
+                yield replace(implementation, operator=operator)
+            finally:
+                calls.forget(implementation)
         finally:
             _HELD.pop(number, None)
-            sys.modules.pop(path.stem, None)
 
 
 def name_of(function: Function) -> str:

@@ -29,7 +29,11 @@ ATTRIBUTES = ("dtypes", "profiles", "layout", "operator", *DECLARED, *envelope.A
 LISTED = 30
 
 
-@functools.cache
+#: What was loaded, and plug-ins as they are called, by target and folder.
+_LOADED: dict[tuple[str, str], Any] = {}
+_PLUGGED: dict[tuple[str, str], Any] = {}
+
+
 def load(target: str, folder: str = "") -> Any:
     """The object that ``target`` names.
 
@@ -52,6 +56,12 @@ def load(target: str, folder: str = "") -> Any:
     ImplementationError
         If there is none.
     """
+    if (target, folder) not in _LOADED:
+        _LOADED[target, folder] = _found(target, folder)
+    return _LOADED[target, folder]
+
+
+def _found(target: str, folder: str) -> Any:
     place, _, name = target.rpartition(":")
     if folder:
         sys.path[:] = [folder, *(each for each in sys.path if each != folder)]
@@ -114,17 +124,79 @@ def load_function(implementation: Implementation) -> Any:
     if implementation.deferred:
         return _deferred(implementation.target, implementation.folder)
     if implementation.folder:
-        return _plugged(implementation.target, implementation.folder)
+        return plugged(implementation.target, implementation.folder)
     return load(implementation.target)
 
 
-@functools.cache
-def _plugged(target: str, folder: str) -> Any:
-    """A plug-in as its operator is called, in whichever known signature it is written."""
+def plugged(target: str, folder: str) -> Any:
+    """A plug-in as its operator is called."""
+    if (target, folder) not in _PLUGGED:
+        _PLUGGED[target, folder] = as_called(load(target, folder), target)
+    return _PLUGGED[target, folder]
+
+
+def forget_function(target: str, folder: str) -> None:
+    """Let go of a plug-in, of its module where that is a file, and of its folder on the path of imports.
+
+    Parameters
+    ----------
+    target, folder
+        As in ``load``.
+    """
+    _LOADED.pop((target, folder), None)
+    _PLUGGED.pop((target, folder), None)
+    place = target.rpartition(":")[0]
+    if place.endswith(".py"):
+        sys.modules.pop(Path(place).stem, None)
+    sys.path[:] = [each for each in sys.path if each != folder]
+
+
+def as_called(function: Any, name: str) -> Any:
+    """A function as its operator is called, in whichever known signature it is written; a module by its ``forward``.
+
+    Parameters
+    ----------
+    function
+        Whatever was plugged in.
+    name
+        Name of it in messages.
+
+    Returns
+    -------
+    Any
+        A function whose signature has the keywords that it takes; what is none is given back.
+
+    Raises
+    ------
+    ImplementationError
+        For a class, and for a signature that is nearly one of those that are known.
+    """
+    if isinstance(function, type):
+        raise ImplementationError(f"{name} is a class: plug in an instance of it")
     try:
-        return merge_form(packed_form(load(target, folder)))
+        return merge_form(packed_form(_module_form(function)))
     except ValueError as error:
-        raise ImplementationError(f"{target}: {error}") from None
+        raise ImplementationError(f"{name}: {error}") from None
+
+
+def _module_form(function: Any) -> Any:
+    """A module of torch with the signature of its ``forward``, as its own is ``(*args, **kwargs)``; else the same."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(function, torch.nn.Module):
+        return function
+
+    def module(*arguments: Any, **keywords: Any) -> Any:
+        return function(*arguments, **keywords)
+
+    inner = getattr(function, "_orig_mod", function)  # torch.compile puts one around it
+    try:
+        inspect.signature(inner.forward)
+    except (TypeError, ValueError):  # of a traced one
+        return function
+    functools.update_wrapper(module, inner.forward)
+    module.__name__ = module.__qualname__ = type(inner).__name__
+    vars(module).update(attributes_of(function))
+    return module
 
 
 @functools.cache

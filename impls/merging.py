@@ -17,6 +17,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from attention_conformance.impls.contract import Returning
+
 #: The base of log-sum-exps of packages whose functions do not say it.
 BASES = {"flashinfer": 2}
 
@@ -36,13 +38,15 @@ def merge_form(function: Callable[..., Any]) -> Callable[..., Any]:
     if joined is None or getattr(function, "operator", "merge") != "merge":
         return function
     base, empty = _conventions(function)
+    called = Returning(function)
 
     def merge(outputs: Any, lses: Any) -> tuple[Any, Any]:
         if base != math.e:
             lses = lses * (1 / math.log(base))
-        output, lse = joined(function, outputs, replaced(lses, -math.inf, empty), empty)
-        lse = replaced(lse, empty, -math.inf)
-        return output, lse if base == math.e else lse * math.log(base)
+        with called:
+            output, lse = joined(called, outputs, replaced(lses, -math.inf, empty), empty)
+            lse = replaced(lse, empty, -math.inf)
+            return output, lse if base == math.e else lse * math.log(base)
 
     functools.update_wrapper(merge, function)
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -66,12 +70,14 @@ def _gradients_form(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     base, empty = _conventions(function)
     unit = math.log(base) if base != math.e else 1.0
+    called = Returning(function)
 
     def merge_grad(outputs: Any, lses: Any, grad_output: Any, *, grad_lse: Any = None) -> tuple[Any, Any]:
         given = {} if grad_lse is None else {"grad_lse": grad_lse if unit == 1 else grad_lse * unit}
         lses = replaced(lses if unit == 1 else lses * (1 / unit), -math.inf, empty)
-        grad_outputs, grad_lses = function(outputs, lses, grad_output, **given)
-        return grad_outputs, grad_lses if unit == 1 else grad_lses * (1 / unit)
+        with called:
+            grad_outputs, grad_lses = called(outputs, lses, grad_output, **given)
+            return grad_outputs, grad_lses if unit == 1 else grad_lses * (1 / unit)
 
     functools.update_wrapper(merge_grad, function)
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
@@ -98,7 +104,8 @@ def at_once(function: Callable[..., Any], outputs: Any, lses: Any, empty: float)
     """``merge_states(v, s)`` of flashinfer: v (S, P, H, D), s (S, P, H)."""
     parts, batch, heads, rows, width = outputs.shape
     v = outputs.swapaxes(2, 3).reshape(parts, batch * rows, heads, width).swapaxes(0, 1)
-    s = lses.swapaxes(2, 3).reshape(parts, batch * rows, heads).swapaxes(0, 1)
+    # Of its own sizes: where they differ from those of the outputs, that is the function's to refuse.
+    s = lses.swapaxes(2, 3).reshape(lses.shape[0], lses.shape[1] * lses.shape[3], lses.shape[2]).swapaxes(0, 1)
     v, s = function(v, s)
     return v.reshape(batch, rows, heads, width).swapaxes(1, 2), s.reshape(batch, rows, heads).swapaxes(1, 2)
 
@@ -109,7 +116,8 @@ def combined(function: Callable[..., Any], outputs: Any, lses: Any, empty: float
     Outputs are (P, B, S, H, D), log-sum-exps (P, B, S, H).  Its kernel takes partial outputs in float32 alone, which
     half precision is converted to, and says by ``out_dtype`` in what the output is stored.
     """
-    wide = outputs * module_of(outputs).ones_like(lses[..., None])  # exact, in the wider dtype of the two
+    wider = module_of(outputs).result_type(outputs, lses)  # which holds both exactly
+    wide = outputs.to(wider, copy=True) if hasattr(outputs, "to") else outputs.astype(wider)
     typed = {"out_dtype": outputs.dtype} if "out_dtype" in inspect.signature(function).parameters else {}
     output, lse = function(wide.swapaxes(2, 3), lses.swapaxes(2, 3), **typed)
     return output.swapaxes(1, 2), lse.swapaxes(1, 2)
@@ -159,7 +167,11 @@ def folded(
     two: Callable[..., Any], outputs: Any, lses: Any, empty: float, layout: Callable[[Any], Any]
 ) -> tuple[Any, Any]:
     """All parts by a function of two, one after the other; one part with the neutral one."""
-    _, batch, heads, rows, width = outputs.shape
+    parts, batch, heads, rows, width = outputs.shape
+    if lses.shape[0] != parts:
+        raise NotImplementedError(
+            f"log-sum-exps of {lses.shape[0]} parts for outputs of {parts} cannot be handed over in this signature"
+        )
     states = [
         (output.swapaxes(1, 2).reshape(batch * rows, heads, width), layout(lse))
         for output, lse in zip(outputs, lses, strict=True)

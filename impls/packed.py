@@ -21,11 +21,12 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from attention_conformance.impls.contract import Returning
 from attention_conformance.impls.merging import module_of
 
 #: What arguments and keywords are called elsewhere, besides their own names; the first that a function has is meant.
@@ -122,11 +123,14 @@ def packed_form(function: Callable[..., Any]) -> Callable[..., Any]:
     if form is None:
         return function
     names = ARGUMENTS[form.operator]
+    called = Returning(function)
+    form = replace(form, function=called)
 
     def packed(*arguments: Any, **given: Any) -> Any:
         given = {**dict(zip(names, arguments, strict=False)), **given}
         given = {name: value for name, value in given.items() if value is not None or name in names}
-        return form.call(given) if form.parameters["cu_seqlens_q"] else _by_queries(form.call, given)
+        with called:
+            return form.call(given) if form.parameters["cu_seqlens_q"] else _by_queries(form.call, given)
 
     functools.update_wrapper(packed, function)
     kinds = inspect.Parameter
@@ -203,6 +207,7 @@ class Form:
             ends = itertools.accumulate(given["kv_lengths"].tolist(), initial=0)
             values["cu_seqlens_k"] = _like(given["kv_lengths"], [*ends])
         if self.appends and "k_new" in given:
+            _one_for_each(given, "kv_lengths")
             keys = zip(given["kv_lengths"].tolist(), _queries(given), strict=True)
             values["kv_lengths"] = _like(given["kv_lengths"], [before - new for before, new in keys])
             values |= {name: _copy(given[name]) for name in ("k_cache", "v_cache")}
@@ -276,6 +281,8 @@ def _fitting(theirs: Mapping[str, str], one_cache: bool, by_rows: bool) -> list[
 def _by_queries(call: Callable[[Mapping[str, Any]], Any], given: Mapping[str, Any]) -> Any:
     """One call for all sequences of as many queries, q (N, Sq, Hq, D) and lse (N, Hq, Sq), for each such number."""
     counts, q = _queries(given), given["q"]
+    by_sequence = [n for n in ("block_table", "kv_lengths", "causal_offset") if np.ndim(given.get(n, 0))]
+    _one_for_each(given, *by_sequence)
     starts = np.cumsum([0, *counts])
     module, outputs, lses, rows = module_of(q), [], [], []
     for count in dict.fromkeys(n for n in counts if n):
@@ -283,7 +290,7 @@ def _by_queries(call: Callable[[Mapping[str, Any]], Any], given: Mapping[str, An
         own = starts[members][:, None] + np.arange(count)
         part = {**given, "cu_seqlens_q": _like(given["cu_seqlens_q"], [*range(0, own.size + 1, count)])}
         part |= {name: given[name][own] for name in ("q", "k_new", "v_new") if name in given}
-        part |= {name: given[name][members] for name in ("block_table", "kv_lengths")}
+        part |= {name: given[name][members] for name in by_sequence}
         results = call(part)
         output, lse = results if isinstance(results, tuple) else (results, None)
         outputs.append(output.reshape(own.size, *output.shape[2:]))
@@ -294,6 +301,16 @@ def _by_queries(call: Callable[[Mapping[str, Any]], Any], given: Mapping[str, An
     order = np.argsort(np.concatenate(rows))
     output = module.concatenate(outputs, 0)[order]
     return (output, module.concatenate(lses, 1)[:, order]) if lses else output
+
+
+def _one_for_each(given: Mapping[str, Any], *names: str) -> None:
+    """Raise NotImplementedError where an array has not as many rows as there are sequences: it cannot be shared out."""
+    count = len(given["cu_seqlens_q"]) - 1
+    for name in names:
+        if len(given[name]) != count:
+            raise NotImplementedError(
+                f"{name} of {len(given[name])} for {count} sequences cannot be handed over in this signature"
+            )
 
 
 def _queries(given: Mapping[str, Any]) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import functools
 import os
 import signal
@@ -25,9 +26,16 @@ import numpy as np
 
 from attention_conformance.impls import calls, sharding
 from attention_conformance.impls.backend import backend
-from attention_conformance.impls.contract import Framework, Function, Implementation, ImplementationError, Layout
+from attention_conformance.impls.contract import (
+    Framework,
+    Function,
+    Implementation,
+    ImplementationError,
+    Layout,
+    as_accepted,
+)
 from attention_conformance.impls.envelope import Sizes
-from attention_conformance.impls.loading import load
+from attention_conformance.impls.loading import load, plugged
 from attention_conformance.impls.operators import OPERATORS
 from attention_conformance.impls.process import threads
 from attention_conformance.impls.process.pool import IMPORT_TIMEOUT, Crashed, TimedOut, Worker
@@ -119,7 +127,7 @@ def answer(
 
 @functools.cache
 def _rank(implementation: Implementation) -> Function:
-    bound: Function = _HERE[0].bind(load(implementation.target, implementation.folder), implementation)
+    bound: Function = _HERE[0].bind(plugged(implementation.target, implementation.folder), implementation)
     return bound
 
 
@@ -197,7 +205,9 @@ class Group:
             done |= more
         hung = [rank for rank, each in enumerate(given) if each in waiting]
         for rank in hung:
-            os.kill(self._workers[rank].pid, signal.SIGKILL)
+            if pid := self._workers[rank].pid:  # else it has just ended
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         wait(given)
         errors = {rank: each.exception() for rank, each in enumerate(given) if each.exception() is not None}
         replies = {rank: each.result() for rank, each in enumerate(given) if rank not in errors}
@@ -252,7 +262,7 @@ def _all(implementation: Implementation) -> Function:
     arrays = backend(implementation.framework)
     inner = replace(implementation, prepare=distribution.prepare, layout=Layout(distribution.layout))
 
-    @functools.wraps(load(implementation.target, implementation.folder))
+    @functools.wraps(plugged(implementation.target, implementation.folder))
     def over_ranks(*arguments: Any, **keywords: Any) -> Any:
         given = {**dict(zip(operator.arguments, arguments, strict=False)), **keywords}
         named = (*operator.arguments, *operator.arrays)
@@ -267,7 +277,10 @@ def _all(implementation: Implementation) -> Function:
         started = group(implementation.framework, ranks)
         replies = started.call(inner, requests, (shapes["q"][-2], shapes["k"][-2]))
         _same_outcome(started, replies)
-        joined = [_joined(started, name, parts[name], replies, distribution.replicated) for name in results]
+        try:
+            joined = [_joined(started, name, parts[name], replies, distribution.replicated) for name in results]
+        except (ValueError, RankFailed) as error:
+            raise as_accepted(error) from None
         returned = tuple(arrays.put(each, "cpu") for each in joined)
         return returned if len(returned) > 1 else returned[0]
 
@@ -302,11 +315,12 @@ def _same_outcome(group: Group, replies: Sequence[calls.Reply]) -> None:
             raise NotImplementedError(text)
         known = getattr(builtins, kind, None)
         known = known if isinstance(known, type) and issubclass(known, Exception) else RuntimeError
-        raise known(f"{text if known.__name__ == kind else first.text} ({group.name(0)})\n{first.trace}")
+        error = known(f"{text if known.__name__ == kind else first.text} ({group.name(0)})\n{first.trace}")
+        raise as_accepted(error) if first.accepted else error
     for rank, reply in enumerate(replies):
         for what, said in (("modified", reply.modified), ("left changed", reply.changed)):
             if said:
-                raise RankFailed(f"{group.name(rank)} {what} {', '.join(said)}")
+                raise as_accepted(RankFailed(f"{group.name(rank)} {what} {', '.join(said)}"))
 
 
 def _joined(

@@ -38,7 +38,7 @@ _GRADIENTS = {
     Framework.JAX: "attention_conformance.impls.jax.gradients:prepare",
 }
 _TARGET = re.compile(
-    r"^(?P<place>[^:@]+(?:\.py)?):(?P<name>[A-Za-z_][\w.]*)(?:@(?P<framework>\w*))?(?P<gradients>\+gradients)?$"
+    r"^(?P<place>.+\.py|[^:@]+):(?P<name>[A-Za-z_][\w.]*)(?:@(?P<framework>\w*))?(?P<gradients>\+gradients)?$"
 )
 
 
@@ -191,6 +191,8 @@ def with_attributes(implementation: Implementation, attributes: dict[str, Any]) 
     changes: dict[str, Any] = {}
     try:
         if "dtypes" in attributes:
+            if isinstance(attributes["dtypes"], str):  # whose letters are no dtypes
+                raise ValueError(f"dtypes is {attributes['dtypes']!r}, expected a tuple of names")
             changes["dtypes"] = tuple(attributes["dtypes"])
             unknown = set(changes["dtypes"]) - set(DTYPES)
             if unknown:

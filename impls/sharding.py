@@ -149,7 +149,10 @@ class Distribution:
             length = self.filled(length, ranks)
         if of_keys and key[-3]:
             group = max(query[-3] // key[-3], 1)
-            return [_heads_of(places // group) for places in _contiguous(query[-3], ranks)]
+            found = [_heads_of(places // group) for places in _contiguous(query[-3], ranks)]
+            if any(len(places) and places[-1] >= length for places in found):
+                raise NotImplementedError(f"{name} has {length} heads, fewer than the shards of the ranks have")
+            return found
         return SHARDINGS[self.sharding].places(length, ranks)
 
     def filled(self, length: int, ranks: int) -> int:

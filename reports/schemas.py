@@ -16,6 +16,7 @@ from attention_conformance.bench.analysis.fits import Growth
 from attention_conformance.bench.analysis.statistics import Verdict
 from attention_conformance.bench.records import Amount, BenchFile, Count, Finite, Number, Positive, RunInfo
 from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.results import Diagnosis
 from attention_conformance.reports.compare.changes import Change
 from attention_conformance.reports.input.kill_matrix import Fault
 
@@ -45,6 +46,8 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     #: False: the run was cut off.
     complete: bool
     not_installed: list[str]
+    #: What explains the failures of a conformance run.
+    diagnoses: list[Diagnosis] = []
 
 
 class ResultRow(Who, frozen=True, kw_only=True):
@@ -209,7 +212,7 @@ Interval = tuple[Positive, Positive, Positive]
 
 
 class Speed(Who, frozen=True, kw_only=True):
-    """A cell that both runs timed: seconds, of which a tenth of the calls take less, or multiples of a yardstick's.
+    """A cell that both runs timed: seconds, the 10 % quantile of its calls, or multiples of a yardstick's.
 
     ``ratio`` is new ÷ base, the machine taken off, with its 95 % interval; ``among_all`` has the interval by which
     changes are judged, which is right for all cells of the device together.
@@ -392,7 +395,7 @@ class HistoryDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind
     version: Literal[2]
     #: Result files that were found, refused ones among them.
     files: Count
-    #: Reasons why files were not used, by their paths in the folder.
+    #: Reasons why files were not used, by their paths in the folder, whole where several places were read.
     refused: dict[str, str]
     records: Records
     #: Versions of libraries, by file of the bench.

@@ -15,16 +15,26 @@ NONE = "–"
 #: Significant digits of times and rates: the third already differs between two runs.
 DIGITS = 3
 
+#: Characters that Markdown acts on, but for an underscore within a word, which it takes as it is.
+_ACTIVE = re.compile(r"[\\`*\[\]~]|(?<![^\W_])_|_(?![^\W_])")
+
+#: Ends of what becomes a link or a mention without a mark around it: "@name", "#12", "GH-12", "https://", "www.".
+_LINKED = re.compile(r"@|#(?=\d)|\bGH-(?=\d)|:(?=//)|\bwww(?=\.)", re.IGNORECASE)
+
 #: Characters of a reason: about two lines of a table cell.
 WIDEST = 140
 
 
-def table(frame: pd.DataFrame, left: int | None = None) -> str:
-    """A Markdown table of text; ``left`` columns are aligned left and the rest right, None: numbers right."""
+def table(frame: pd.DataFrame, left: int | None = None, *, ready: bool = False) -> str:
+    """A Markdown table of text, which is made inert; cells that are ``ready`` are Markdown, and stay as they are.
+
+    ``left`` columns are aligned left and the rest right, None: numbers right.
+    """
     numeric = [pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes]
     align = ["right" if (number if left is None else at >= left) else "left" for at, number in enumerate(numeric)]
-    texts = frame.astype(object).map(escape)
-    texts.columns = pd.Index(map(escape, texts.columns), name=texts.columns.name)
+    shown = (frame if ready else frame.map(inert)).astype(object)
+    texts = shown.map(_without_bars)
+    texts.columns = pd.Index([_without_bars(inert(name)) for name in texts.columns], name=texts.columns.name)
     return str(texts.to_markdown(index=False, disable_numparse=True, colalign=align))
 
 
@@ -51,9 +61,9 @@ def _setting(value: Any) -> str:
     return digits(value) if isinstance(value, float) else str(value)
 
 
-def escape(value: Any) -> str:
-    """A value as the text of a Markdown table's cell."""
-    return " ".join(str(value).split()).replace("|", "\\|").replace("<", "&lt;")
+def _without_bars(text: str) -> str:
+    """A cell whose bars end no column."""
+    return str(text).replace("|", "\\|")
 
 
 def printable(value: Any) -> str:
@@ -64,10 +74,11 @@ def printable(value: Any) -> str:
 def inert(value: Any) -> str:
     """A value as text where others read it: no tag, link, picture, emphasis or mention comes of it.
 
+    Addresses, and numbers of issues, which a reader's page makes links of by itself, are broken by a space of no width.
     Bars are left to the table.
     """
-    text = re.sub(r"([\\`*_\[\]~])", r"\\\1", printable(value))
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace("@", "@\u200b")
+    text = _ACTIVE.sub(r"\\\g<0>", printable(value)).replace("&", "&amp;").replace("<", "&lt;")
+    return _LINKED.sub("\\g<0>\u200b", text)
 
 
 def code(value: Any) -> str:
@@ -76,9 +87,9 @@ def code(value: Any) -> str:
     return f"`{text}`"
 
 
-def shortened(text: str) -> str:
+def shortened(text: str, widest: int = WIDEST) -> str:
     """A reason that leaves the table readable; the whole of it is in the CSV."""
-    return text if len(text) <= WIDEST else text[: WIDEST - 1].rstrip() + "…"
+    return text if len(text) <= widest else text[: widest - 1].rstrip() + "…"
 
 
 def digits(number: float) -> str:
@@ -89,6 +100,11 @@ def digits(number: float) -> str:
     if places > 5:
         return f"{number:.1e}"
     return f"{number:.{max(places, 0)}f}"
+
+
+def percent(number: float, places: int = 0) -> str:
+    """A share as a percentage: "12 %"."""
+    return f"{100 * number:.{places}f} %"
 
 
 def share(number: float) -> str:

@@ -1,1 +1,1 @@
-"""Studies: experiments on the suite itself, each ``python -m studies.NAME``, with their numbers in ``data``."""
+"""Studies: experiments on the suite itself, each ``python -m studies NAME``, with their numbers in ``data``."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -36,6 +37,9 @@ DATA = Path(__file__).resolve().parent / "data"
 
 #: Bytes of a file of numbers that are read at most.
 LARGEST = 1 << 26
+
+#: Bytes that the system counts the most memory of a process in.
+RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 #: The line after a table.
 END = "<!-- end of figures -->\n"
@@ -194,8 +198,12 @@ def resources_used(
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode not in codes:
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}, not {' or '.join(map(str, codes))}")
-    unit = 1 if sys.platform == "darwin" else 1024
-    return {"seconds": seconds, "cpu_seconds": use.ru_utime + use.ru_stime, "bytes": use.ru_maxrss * unit}
+    return {"seconds": seconds, "cpu_seconds": use.ru_utime + use.ru_stime, "bytes": use.ru_maxrss * RSS_UNIT}
+
+
+def peak_bytes() -> int:
+    """Most bytes that this process has held so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
 
 
 def calls_for(run: Callable[[], Any], seconds: float) -> list[float]:

@@ -29,6 +29,7 @@ import numpy as np
 import psutil
 
 from attention_conformance.bench.analysis.statistics import Interval, Verdict, of_process_runs
+from attention_conformance.bench.timing.checkpoint import checkpoint_of
 from attention_conformance.impls import compressed
 from attention_conformance.impls.process.threads import environment, usable_cores
 from attention_conformance.reports.compare import machines
@@ -71,11 +72,14 @@ SETS = {
 }
 
 #: What keeps a core busy beside the runs of the set of its name: products of matrices that no core's own cache holds.
+#: It ends with the study, also where that is killed: it is told the number of its parent, and has another one then.
 NEIGHBOUR = """
+import os
+import sys
 import numpy as np
 a = np.ones((1536, 1536), np.float32)
 out = np.empty_like(a)
-while True:
+while os.getppid() == int(sys.argv[1]):
     np.matmul(a, a, out=out)
 """
 
@@ -109,6 +113,7 @@ def measure(runs: int, machine: str, work: Path, bench: str) -> dict[str, Any]:
             path = folder / f"{number:03}.json"
             if not path.exists():
                 print(f"{machine} run {number} of {runs}", flush=True)
+                checkpoint_of(path).unlink(missing_ok=True)  # of a run that was ended: it is made again from its start
                 made = ["bench", "--preset", "quick", "-q", "--benchmark-json", str(path)]
                 subprocess.run(  # noqa: S603  (our own command)
                     [sys.executable, "-m", "attention_conformance", *made, *SETS[machine], *bench.split()],
@@ -139,7 +144,7 @@ def measure(runs: int, machine: str, work: Path, bench: str) -> dict[str, Any]:
 def neighbour() -> Iterator[None]:
     """Keep the last usable core busy meanwhile, by another process with one thread."""
     given = os.environ | environment(1)
-    process = subprocess.Popen([sys.executable, "-c", NEIGHBOUR], env=given)  # noqa: S603  (our own)
+    process = subprocess.Popen([sys.executable, "-c", NEIGHBOUR, str(os.getpid())], env=given)  # noqa: S603  (our own)
     try:
         seen = psutil.Process(process.pid)
         if hasattr(seen, "cpu_affinity"):
@@ -511,10 +516,6 @@ def table(found: Measured) -> str:
         f" as a whole, and {others} in anything else."
     )
     return "\n\n".join([first, second, third, across, sentence(found, "aims are those of an idle machine")])
-
-
-def _shares_text(shares: Sequence[tuple[str, float]]) -> str:
-    return ", ".join(f"{name} {share:.0%}" for name, share in shares)
 
 
 def _with_all(found: Measured, name: str) -> str:

@@ -6,7 +6,6 @@ The seed of each stands in it, so that the same questions can be asked again; ti
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import tempfile
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from attention_conformance.bench.gate import command
 from attention_conformance.bench.gate.verdict import text
 from attention_conformance.bench.tests.candidates import CHEATS, HONEST, Candidate
+from attention_conformance.impls.process.threads import usable_cores
 from studies.common import Measured, Study
 
 #: The parts of the page, and the candidate of each.
@@ -42,7 +42,7 @@ def measure() -> dict[str, Any]:
     for part, name in SHOWN.items():
         seed = secrets.randbits(60)
         found[part] = {"candidate": name, "seed": seed, "text": printed(name, seed)}
-    return {"transcripts": found, "threads": len(os.sched_getaffinity(0))}
+    return {"transcripts": found, "threads": usable_cores()}
 
 
 def table(part: str) -> Any:

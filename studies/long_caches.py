@@ -5,7 +5,6 @@ Every length is checked in a process of its own, whose memory begins with the ar
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,7 +15,7 @@ import numpy as np
 
 from attention_conformance import assert_paged_close
 from attention_conformance.impls.process.pool import Worker
-from studies.common import Measured, Study, markdown, sentence
+from studies.common import Measured, Study, markdown, peak_bytes, sentence
 
 #: Keys of the one sequence.
 LENGTHS = (2**16, 2**18, 2**20)
@@ -49,7 +48,7 @@ def checked(keys: int) -> dict[str, float]:
     started = time.perf_counter()
     share = assert_paged_close(*arrays, is_causal=True).share
     seconds = time.perf_counter() - started
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = peak_bytes()
     return {"seconds": seconds, "arrays": sum(a.nbytes for a in arrays), "peak": peak, "share": share}
 
 

@@ -6,7 +6,6 @@ is PyTorch's template with the flash kernel of the CPU, its keys going from rank
 
 from __future__ import annotations
 
-import resource
 import statistics
 import tempfile
 import time
@@ -25,7 +24,7 @@ from attention_conformance.impls.contract import Framework
 from attention_conformance.impls.process import threads
 from attention_conformance.impls.process.pool import Worker
 from attention_conformance.impls.ranks import ENGINES
-from studies.common import Measured, Study, markdown, sentence
+from studies.common import Measured, Study, markdown, peak_bytes, sentence
 
 #: The call that is judged: keys over all ranks, queries (a part of a prefill; each attends to every key), ranks.
 TOKENS, QUERIES, RANKS = 2**20, 2**14, 8
@@ -147,7 +146,7 @@ def of_rank(rank: int, ranks: int, meeting: str, queries: int, keys: int, heads:
 
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks)
     group = dist.group.WORLD
-    base = _peak()
+    base = peak_bytes()
     q, k, v = map(torch.from_numpy, shards(rank, ranks, queries, keys, heads))
 
     def timed(call: Callable[[], Any]) -> float:
@@ -159,15 +158,11 @@ def of_rank(rank: int, ranks: int, meeting: str, queries: int, keys: int, heads:
 
     found: list[torch.Tensor] = []
     calls = [timed(lambda: found.append(rings.rotating(q, k, v, group=group))) for _ in range(repeats)]
-    peak = _peak()
+    peak = peak_bytes()
     both = torch.cat([k, v], dim=3)
     blocks = [timed(lambda: scaled_dot_product_attention(q, k, v)) for _ in range(repeats)] if repeats > 1 else []
     turns = [timed(lambda: written.passed_on(both, group)) for _ in range(repeats)] if ranks > 1 else []
     return {"output": found[-1].numpy(), "calls": calls, "blocks": blocks, "turns": turns, "held": peak - base}
-
-
-def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def over(ranks: int, queries: int, keys: int, heads: int, repeats: int) -> list[dict[str, Any]]:
@@ -212,7 +207,7 @@ def measure(tokens: int = TOKENS, queries: int = QUERIES, ranks: int = RANKS, ti
         "held": max(each["held"] for each in found),
         "share": worst,
         "judging": time.perf_counter() - started,
-        "judge": _peak(),
+        "judge": peak_bytes(),
     }
     times = {}
     for count in OVER:

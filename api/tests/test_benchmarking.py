@@ -133,9 +133,9 @@ def test_an_uncertain_median_says_what_ran_beside() -> None:
     cell = Cell(Target(Implementation("it", "nowhere:f"), "cpu", "float32"), Workload(1, 2, 4, 8))
     outcome = Outcome(process_runs=tuple(ProcessRun(((one, 3 * one),), 0.5, 1.0, 2.0, 3) for one in (0.1, 0.3, 0.9)))
     told, quiet, unknown = (_timing(cell, outcome, 1, wait).unstable for wait in (0.31, 0.04, None))
-    assert " alone; calls waited 31% of their time for a core; seconds=" in told
-    assert " alone; seconds=" in quiet
-    assert " alone; load average " in unknown
+    assert "; calls waited 31% of their time for a core; a larger seconds=" in told
+    assert "%; a larger seconds=" in quiet
+    assert "%; load average " in unknown
 
 
 def test_what_a_function_lacks_is_skipped() -> None:

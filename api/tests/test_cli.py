@@ -103,6 +103,14 @@ def test_a_document_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == f"error: 'exampels' is no document; there are {', '.join(pages.PAGES)}\n"
 
 
+@pytest.mark.parametrize("option", ["--case", "--require", "--conformance-json", "--scripts"])
+def test_the_bench_takes_no_option_that_it_does_not_read(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An option of judging alone is refused, and not ignored."""
+    with pytest.raises(SystemExit):
+        main(["bench", "numpy-eager", option, "causal"])
+    assert f"unrecognized arguments: {option} causal" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

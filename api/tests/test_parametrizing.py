@@ -86,3 +86,14 @@ def test_a_misspelt_name_is_refused_at_once() -> None:
     """When the tests are collected."""
     with pytest.raises(ImplementationError, match=r"^dtypes=float23: unknown"):
         parametrize(lambda q, k, v: v, dtypes=["float23"])
+
+
+def test_a_packed_function_in_another_signature_is_known() -> None:
+    """Its keywords are those of the operator, under whichever names, as ``check`` has it."""
+
+    def flash(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale=None, causal=False):  # type: ignore[no-untyped-def]
+        """Nothing is called when tests are collected."""
+
+    flash.dtypes = ("float32",)  # type: ignore[attr-defined]
+    marked = parametrize(flash, framework="numpy", operator="varlen", cases="varlen-causal*")
+    assert [each.case for each in marked.args[1]]

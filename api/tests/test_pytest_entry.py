@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from attention_conformance import pytest_entry
+from attention_conformance.bench import options as bench_options
+from attention_conformance.conformance import options
 from attention_conformance.pytest_entry import suite_arguments
 
 ROOT = Path("/suite")
@@ -31,12 +33,27 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["reports"], [], {}),
         (["--impl", "x", "conformance"], ["--impl"], {2: "/suite/conformance"}),
         (["--in-process", "conformance"], ["--in-process"], {1: "/suite/conformance"}),
+        (["--quick", "conformance/"], ["--quick"], {1: "/suite/conformance"}),
         (["--suite", "conformance", "tests"], ["--suite"], {}),
     ],
 )
 def test_a_name_counts_where_it_is_no_value(arguments: list[str], unknown: list[str], named: dict[int, str]) -> None:
     """It stands for our folder, unless it may be the value of an option that somebody else's conftest adds."""
     assert suite_arguments(arguments, unknown, ROOT) == named
+
+
+def test_every_option_without_a_value_is_known() -> None:
+    """The plugin cannot ask for them, as it imports nothing of the suite."""
+    flags = []
+
+    def add(name: str, *, action: str = "store", **_: object) -> None:
+        if action in ("store_true", "store_false"):
+            flags.append(name)
+
+    options.add(add)
+    options.add_fuzz(add)
+    bench_options.add(add)
+    assert sorted(flags) == sorted(pytest_entry.FLAGS)
 
 
 def test_a_folder_of_theirs_is_theirs(elsewhere: Path) -> None:

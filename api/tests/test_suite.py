@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from attention_conformance import suite
+from attention_conformance.cli import INTERRUPTED
 from attention_conformance.conformance.tests.interrupts import interruptible
-from attention_conformance.suite import INTERRUPTED, Stage, run
+from attention_conformance.suite import Stage, run
 
 #: Judged for minutes, and wrong.
 SLOW = """
@@ -89,6 +90,15 @@ def test_results_of_an_earlier_job_are_not_reported(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(suite, "_stage", stage)
     assert run([], tmp_path, "quick", False)[1] == 1
     assert ran == ["check", "bench"]
+
+
+def test_a_bench_that_was_cut_off_is_begun_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its checkpoint goes with the files of that job: the bench refuses to write where there is one."""
+    checkpoint = tmp_path / "bench.json.checkpoint.jsonl"
+    checkpoint.write_text("{}\n", encoding="utf-8")
+    staged(monkeypatch, {})
+    run([], tmp_path, "quick", False)
+    assert not checkpoint.exists()
 
 
 def waited(until: Callable[[], bool], seconds: float = 120.0) -> bool:

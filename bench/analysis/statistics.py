@@ -105,7 +105,7 @@ def of_process_runs(medians: Sequence[float]) -> Interval:
     Returns
     -------
     Interval
-        The median and its interval, in seconds.
+        The geometric mean of the medians and its interval, in seconds.
     """
     logs = np.log(medians)
     low, high = _student(logs)

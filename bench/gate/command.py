@@ -15,6 +15,7 @@ from attention_conformance.bench.gate import modules
 from attention_conformance.bench.gate.decide import Gate, Task
 from attention_conformance.bench.gate.modules import Problem
 from attention_conformance.bench.gate.verdict import STATUS, Verdict, text
+from attention_conformance.bench.given import above, count, refuse_unwritable
 from attention_conformance.conformance.targets import DEVICES
 from attention_conformance.impls.contract import (
     DTYPES,
@@ -51,15 +52,16 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", choices=DEVICES)
     parser.add_argument("--own-work", action="store_true", help="reject calls of libraries' own attention")
     parser.add_argument(
-        "--seed", type=int, help="of an earlier verdict, to ask the same; default: one that none foresees"
+        "--seed", type=count(0), help="of an earlier verdict, to ask the same; default: one that none foresees"
     )
-    parser.add_argument("--budget", type=float, default=120.0, metavar="SECONDS", help="default: %(default)g")
+    parser.add_argument("--budget", type=above(0.0), default=120.0, metavar="SECONDS", help="default: %(default)g")
     parser.add_argument("--json", metavar="FILE", help="write the verdict to this file")
     parser.epilog = "Exit status: 0 accepted, 1 rejected, 3 cannot tell, 2 for input that cannot be used."
 
 
 def run(json: str | None, **asked: Any) -> tuple[str, int]:
     """Decide; the text and the exit status.  Raises InputError for what cannot be used."""
+    refuse_unwritable("--json", json)
     verdict = decided(**asked)
     if json:
         Path(json).write_bytes(msgspec.json.format(msgspec.json.encode(verdict), indent=1) + b"\n")
@@ -98,6 +100,8 @@ def decided(
         problem="" if problem is None else f"{Path(str(task)).name}: {problem.text}",
     )
     plugged = implementation(candidate, problem)
+    if missing := plugged.missing():
+        raise InputError(f"{candidate} needs {', '.join(missing)}, which is not installed")
     if problem is not None and problem.form:
         always = modules.FORMS[problem.form]
         asked = replace(asked, always=always, require=tuple({*asked.require, *always}))

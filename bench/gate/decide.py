@@ -154,7 +154,10 @@ class Gate:
                             sizes, dtype, *texts
                         )
                     )
-        self.network = str(self._call("network"))
+        try:
+            self.network = str(self._call("network"))
+        except (Crashed, TimedOut) as error:  # no candidate is there
+            raise _Over(f"no process could be started: {error}") from error
         for dtype in self.task.dtypes:
             for shape in self.task.shapes or (DEFAULT,):
                 self._overheads[shape, dtype] = self._overhead(shape, dtype)
@@ -386,9 +389,9 @@ class Gate:
         return [self._echoed(self._pool, first) for _ in range(2 if rows.large(shape) else 5)]
 
     def _echoed(self, pool: Pool, asked: Request) -> Spent:
-        if pool.pid(self.candidate) == 0:
-            self._call("network", pool=pool)  # starts the process, which is no part of the job
         try:
+            if pool.pid(self.candidate) == 0:
+                self._call("network", pool=pool)  # starts the process, which is no part of the job
             self._call("echo", asked, pool=pool)
         except (Crashed, TimedOut) as error:  # no candidate is there
             raise _Over(f"a job that calls nothing was not done: {error}") from error
@@ -398,7 +401,10 @@ class Gate:
         """Operations per second ÷ those of the framework's best matrix product."""
         if seconds <= 0:
             return None
-        flops = 2 * shape.b * shape.hq * shape.sq * shape.sk * (shape.d + shape.dv)
+        pairs = shape.sq * shape.sk
+        if self.task.always.get("is_causal"):
+            pairs = int(np.minimum(np.arange(1, shape.sq + 1), shape.sk).sum())
+        flops = 2 * shape.b * shape.hq * pairs * (shape.d + shape.dv)
         target = Target(self.candidate, self.task.device, dtype)
         measure = functools.partial(best_product, target, count=threads.usable_cores())
         return cheating.share_of_peak(flops, seconds, measure)

@@ -38,7 +38,7 @@ from attention_conformance.impls import calls
 from attention_conformance.impls.backend import Backend, backend
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.loading import load, load_function
-from attention_conformance.impls.process import allocator, limits
+from attention_conformance.impls.process import allocator, limits, threads
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
 #: Bytes from which on a block of memory is mapped by itself, and goes back to the system when it is freed.
@@ -147,10 +147,14 @@ class DeviceCount:
 
 
 class Gauge(Pool):
-    """The measuring processes: one per library, which stays, and one per cell of a plug-in."""
+    """The measuring processes: one per library, which stays, and one per cell of a plug-in.
 
-    def __init__(self) -> None:
-        super().__init__(environment=ENVIRONMENT, always=False)
+    With ``count`` threads of each library, on as many cores: what a call holds may be a block for each thread.
+    """
+
+    def __init__(self, count: int | None = None) -> None:
+        count = count or threads.usable_cores()
+        super().__init__(environment=ENVIRONMENT | threads.environment(count), cores=count, always=False)
 
     def peak(self, implementation: Implementation, workload: Workload, device: str, dtype: str, seconds: float) -> Peak:
         """The peak of one cell, given up after ``seconds``.  Never raises for what the implementation does."""

@@ -43,7 +43,7 @@ SETS_HERE, SETS_THERE = 3, arguments.SETS + 3
 SQUARE = {"sdpa": 5, "mha": 5, "sublayer": 5, "sdpa_grad": 10, "mha_grad": 10, "varlen": 5, "paged": 5}
 
 #: Arrays of float64 that a check holds at once: of recomputed scores, of keys and values (one head per query head), of
-#: blocks, and of the projections of a layer.  tests/test_memory.py measures that a check takes no more.
+#: blocks, and of the projections of a layer.  tests/test_predict.py measures that a check takes no more.
 SCORE_ARRAYS, KEY_ARRAYS, BLOCK_ARRAYS, PROJECTION_ARRAYS = 24, 4, 3, 8
 #: Recomputed scores in a check of gradients, which has those of a softcap and a bias besides.
 GRADIENT_SCORE_ARRAYS = 36

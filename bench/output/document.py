@@ -100,15 +100,17 @@ def run(records: Sequence[Record], plan: Plan, **rest: Any) -> dict[str, Any]:
 
 
 def finished(path: Path, header: Mapping[str, Any]) -> list[str] | None:
-    """The outcomes in a JSON that has every cell of a run with this header of a checkpoint, by the same spec and plan.
+    """The outcomes in a JSON that has every cell of a run with this header of a checkpoint, by equal spec and so on.
 
-    None where there is no such file.
+    None where there is no such file.  Inputs are drawn anew in every run, so the seed of the plan may be another one.
     """
     try:
         found = strict.loads(path.read_bytes())[JSON_KEY]
         names = ("implementation", "device", "dtype", "workload")
         cells = {"-".join(str(cell[name]) for name in names): str(cell["outcome"]) for cell in found["cells"]}
-        same = all(found[name] == header[name] for name in ("spec", "plan"))
+        plan = found["plan"] | {"seed": header["plan"]["seed"]}
+        there = (found["spec"], plan, found["fingerprint"]["versions"])
+        same = there == (header["spec"], header["plan"], dict(header["versions"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return list(cells.values()) if same and set(cells) == set(header["cells"]) else None

@@ -76,7 +76,7 @@ class ExtraMetrics:
 
 
 def measure(
-    outcomes: Mapping[Cell, Outcome], processes: Processes, memory: bool, notify: Callable[[str], None]
+    outcomes: Mapping[Cell, Outcome], processes: Processes, threads: int, memory: bool, notify: Callable[[str], None]
 ) -> ExtraMetrics:
     """Measure, with the threads that the cells had; nothing if nothing was timed.  ``notify`` is told what is done."""
     timed = [cell for cell, outcome in outcomes.items() if outcome.kind == TIMED]
@@ -89,12 +89,12 @@ def measure(
         processes.close()
     notify("the overhead")
     cost = overhead.run(processes.in_process)
-    peaks = _peaks(timed, notify) if memory and not processes.in_process else {}
+    peaks = _peaks(timed, threads, notify) if memory and not processes.in_process else {}
     return ExtraMetrics(peaks, found, cost)
 
 
-def _peaks(cells: Iterable[Cell], notify: Callable[[str], None]) -> dict[Cell, Peak]:
-    gauge, found = Gauge(), {}
+def _peaks(cells: Iterable[Cell], threads: int, notify: Callable[[str], None]) -> dict[Cell, Peak]:
+    gauge, found = Gauge(threads), {}
     try:
         for cell in sorted(cells, key=lambda cell: cell.target.implementation.process):
             notify(f"memory of {cell.id}")

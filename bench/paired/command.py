@@ -14,11 +14,13 @@ import msgspec
 from tabulate import tabulate
 
 from attention_conformance.bench.analysis.statistics import Verdict
-from attention_conformance.bench.machine.machine import fingerprint
+from attention_conformance.bench.given import above, count, refuse_unwritable
+from attention_conformance.bench.machine.machine import describe
 from attention_conformance.bench.options import Renamed
 from attention_conformance.bench.output.table import grid
 from attention_conformance.bench.paired.measure import (
     BASE,
+    FEWEST,
     LEAST,
     MARGIN,
     NEW,
@@ -30,6 +32,7 @@ from attention_conformance.bench.paired.measure import (
 )
 from attention_conformance.bench.paired.revisions import ready
 from attention_conformance.bench.records import Amount, Kind, Positive
+from attention_conformance.bench.timing.plan import drawn_seed
 from attention_conformance.bench.validity.outcomes import MEASURED
 from attention_conformance.bench.workloads.presets import PRESETS, select
 from attention_conformance.conformance.targets import DEVICES
@@ -39,6 +42,9 @@ from attention_conformance.impls.contract import DTYPES
 NOTHING_WORSE, WORSE, CANNOT_TELL = 0, 1, 2
 
 HEADS = ("workload", "implementation", "base ms", "new ms", "new ÷ base", "95 % interval", "pairs", "verdict")
+
+#: Dtypes that are asked for in turn where no option says which, until an implementation has one.
+DTYPE_ORDER = ("float32", "bfloat16", "float16", "float64")
 
 #: Verdicts that are shouted, as they are what a reader looks for.
 CHANGES = (Verdict.SLOWER, Verdict.FASTER)
@@ -88,6 +94,8 @@ class PairedFile(msgspec.Struct, frozen=True, tag_field="kind", tag="paired comp
     rule: Rule
     machine: dict[str, Any]
     cells: list[PairedCell]
+    #: All inputs are drawn from it, other ones in each pair of processes.
+    seed: int = 0
     format: Literal[3] = 3
 
 
@@ -98,7 +106,7 @@ def broken(one: Result) -> bool:
 
 def terminal(comparison: PairedComparison, offers: Offers, results: Sequence[Result], least: float) -> str:
     """Base and new, the table, what was not compared, and the counts."""
-    lines = _revisions(comparison, offers)
+    lines = _revisions(comparison, offers, results)
     rows = [_row(one, least) for one in results if one.outcome == "timed"]
     if rows:
         lines += ["", *grid([HEADS, *rows], ("left", "left", *("right",) * 5, "left"))]
@@ -118,7 +126,7 @@ def comment(comparison: PairedComparison, offers: Offers, results: Sequence[Resu
     lines += [f"<details><summary>All {len(results)} cells: {_counts(results, least)}</summary>", ""]
     lines += [_table(timed, least), ""] if timed else []
     lines += [f"* {_escaped(_other(one))}" for one in results if one.outcome != "timed" and not broken(one)]
-    lines += ["", *(f"{_escaped(line)}  " for line in _revisions(comparison, offers))]
+    lines += ["", *(f"{_escaped(line)}  " for line in _revisions(comparison, offers, results))]
     lines += ["", f"{_rule(least)}.", "", "</details>"]
     return "\n".join(lines) + "\n"
 
@@ -143,13 +151,14 @@ def _rule(least: float) -> str:
     return f"a change is a ratio beyond {least:g} whose interval lies beyond {MARGIN:g}"
 
 
-def _revisions(comparison: PairedComparison, offers: Offers) -> list[str]:
+def _revisions(comparison: PairedComparison, offers: Offers, results: Sequence[Result]) -> list[str]:
     lines = []
     for name, revision in comparison.revisions.items():
         at = f" at {revision.commit[:10]}" if revision.commit else ""
         versions = ", ".join(f"{package} {version}" for package, version in sorted(offers[name]["versions"].items()))
         lines.append(f"{name:4} {revision.name}{at}: {versions}")
-    return lines
+    where = sorted({f"{one.task.dtype} on {one.task.device}" for one in results} - {"float32 on cpu"})
+    return lines + ([f"both in {', '.join(where)}"] if where else [])
 
 
 def _row(one: Result, least: float) -> tuple[str, ...]:
@@ -190,22 +199,49 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workload", action="append", default=[], metavar="NAME|GLOB", help="as of pytest bench")
     parser.add_argument("--preset", default="", metavar="NAME", help=", ".join(PRESETS))
     parser.add_argument("--device", default="cpu", choices=DEVICES, help="default: %(default)s")
-    parser.add_argument("--dtype", default="float32", choices=DTYPES, help="default: %(default)s")
+    parser.add_argument("--dtype", choices=DTYPES, help=f"default: the first that there is of {', '.join(DTYPE_ORDER)}")
     plan = Plan()
     parser.add_argument(
-        "--pairs", type=_positive, default=plan.pairs, help="least number of them; default: %(default)s"
+        "--pairs",
+        type=count(1),
+        metavar="N",
+        help=f"pairs of worker processes at least; default: {plan.pairs}, or --most-pairs where that is fewer",
     )
     parser.add_argument(
-        "--most-pairs", type=_positive, default=plan.most_pairs, help="of processes; default: %(default)s"
+        "--most-pairs",
+        type=count(1),
+        default=plan.most_pairs,
+        metavar="N",
+        help="pairs of worker processes at most; default: %(default)s",
     )
     parser.add_argument(
-        "--precision", type=float, default=plan.precision, metavar="SHARE", help="of the interval; default: %(default)s"
+        "--precision",
+        type=above(0.0),
+        default=plan.precision,
+        metavar="SHARE",
+        help="stop once the interval of the ratio is within this share; default: %(default)s",
     )
     parser.add_argument("--turns", action=Renamed, now="--rounds")
-    parser.add_argument("--rounds", type=_positive, default=plan.rounds, help="in each pair; default: %(default)s")
-    parser.add_argument("--limit", type=float, default=plan.limit, metavar="SECONDS", help="a cell; default: 60")
     parser.add_argument(
-        "--least", type=float, default=LEAST, metavar="RATIO", help="of a change that counts; default: %(default)s"
+        "--rounds",
+        type=count(FEWEST),
+        default=plan.rounds,
+        metavar="N",
+        help="batches of each of the two in a pair of processes; default: %(default)s",
+    )
+    parser.add_argument(
+        "--limit",
+        type=above(0.0),
+        default=plan.limit,
+        metavar="SECONDS",
+        help="seconds that a cell may take; default: %(default)g",
+    )
+    parser.add_argument(
+        "--least",
+        type=above(1.0),
+        default=LEAST,
+        metavar="RATIO",
+        help="of a change that counts; default: %(default)s",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round of every cell")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a comment for a pull request")
@@ -218,8 +254,8 @@ def run(
     workload: list[str],
     preset: str,
     device: str,
-    dtype: str,
-    pairs: int,
+    dtype: str | None,
+    pairs: int | None,
     most_pairs: int,
     precision: float,
     rounds: int,
@@ -230,13 +266,18 @@ def run(
 ) -> tuple[str, int]:
     """Make the comparison; gives the table and the exit code.
 
-    Raises RevisionError and WorkloadError for options that cannot be used.
+    Raises RevisionError, WorkloadError and InputError for options that cannot be used.
     """
+    for option, path in (("--json", json), ("--markdown", markdown)):
+        refuse_unwritable(option, path)
+    pairs = min(Plan.pairs, most_pairs) if pairs is None else pairs
     plan = Plan(pairs, precision, max(pairs, most_pairs), rounds, limit=limit)
     workloads = select(workload, preset)
     with ExitStack() as stack:
-        comparison = PairedComparison(stack.enter_context(ready(base)), stack.enter_context(ready(new)), plan)
-        offers = comparison.offers(impl, device, dtype)
+        comparison = PairedComparison(
+            stack.enter_context(ready(base)), stack.enter_context(ready(new)), plan, drawn_seed()
+        )
+        dtype, offers = _offers(comparison, impl, device, dtype)
         names = dict.fromkeys(n for one in offers.values() for n in (*one["implementations"], *one["not_installed"]))
         operators = {n: has["operator"] for one in offers.values() for n, has in one["implementations"].items()}
         tasks = [Task(n, device, dtype, w) for w in workloads for n in names if operators.get(n) == w.operator]
@@ -248,6 +289,16 @@ def run(
     return terminal(comparison, offers, results, least), exit_code(results, least)
 
 
+def _offers(comparison: PairedComparison, impl: list[str], device: str, dtype: str | None) -> tuple[str, Offers]:
+    """The dtype that is timed, and what both have in it; without one that either has, the first that was asked for."""
+    found = {}
+    for each in (dtype,) if dtype else DTYPE_ORDER:
+        found[each] = comparison.offers(impl, device, each)
+        if any(one["implementations"] for one in found[each].values()):
+            return each, found[each]
+    return next(iter(found.items()))
+
+
 def exit_code(results: Sequence[Result], least: float) -> int:
     """WORSE if a cell is slower or wrong in new alone; CANNOT_TELL if nothing was timed on both."""
     if any(one.verdict(least) is Verdict.SLOWER or broken(one) for one in results):
@@ -257,9 +308,15 @@ def exit_code(results: Sequence[Result], least: float) -> int:
 
 def _document(comparison: PairedComparison, offers: Offers, results: Sequence[Result], least: float) -> PairedFile:
     base, new = (Compared(one.name, one.commit, offers[name]["versions"]) for name, one in comparison.revisions.items())
-    machine = fingerprint(offers[NEW]["versions"])
+    machine = describe(offers[NEW]["versions"])
     return PairedFile(
-        base, new, comparison.plan, Rule(least, MARGIN), machine, [_record(one, least) for one in results]
+        base,
+        new,
+        comparison.plan,
+        Rule(least, MARGIN),
+        machine,
+        [_record(one, least) for one in results],
+        comparison.seed,
     )
 
 
@@ -282,10 +339,3 @@ def _record(one: Result, least: float) -> PairedCell:
 def _notify(line: str) -> None:
     if sys.stderr.isatty():
         print(f"\r\x1b[2K{line}", end="", file=sys.stderr, flush=True)
-
-
-def _positive(given: str) -> int:
-    number = int(given)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{given}: expected at least 1")
-    return number

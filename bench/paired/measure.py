@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -22,8 +22,9 @@ from attention_conformance.bench.analysis.statistics import Interval, Verdict, j
 from attention_conformance.bench.paired import worker
 from attention_conformance.bench.paired.revisions import Revision, RevisionError
 from attention_conformance.bench.roofline.costs import flops
+from attention_conformance.bench.roofline.peaks import product_dtypes
 from attention_conformance.bench.sampling.sampler import Batch
-from attention_conformance.bench.timing.protocol import LAST, UNSEEN
+from attention_conformance.bench.timing.protocol import LAST, UNSEEN, UNSEEN_CHECKED, UNSEEN_LONGER
 from attention_conformance.bench.validity import cheating
 from attention_conformance.bench.validity.cheating import Job
 from attention_conformance.bench.validity.checks import (
@@ -203,11 +204,12 @@ class PairedComparison:
     """Measures cells on two revisions or environments."""
 
     def __init__(self, base: Revision, new: Revision, plan: Plan | None = None, seed: int = 0) -> None:
+        """Begin with nothing measured; ``seed`` draws the orders within rounds, and all inputs."""
         self.revisions = {BASE: base, NEW: new}
-        self.plan = plan or Plan()
+        self.plan, self.seed = plan or Plan(), seed
         self._expected = References()
-        #: Operations per second of the best matrix products that were seen, by worker, framework, device and dtype.
-        self._peaks: dict[tuple[str, str, str, str], float] = {}
+        #: Operations per second of the best matrix products that were seen, by worker, framework, device and dtypes.
+        self._peaks: dict[tuple[str, str, str, tuple[str, ...]], float] = {}
         self._order = random.Random(seed)  # noqa: S311  (an order within rounds)
 
     def offers(self, patterns: list[str], device: str, dtype: str) -> Offers:
@@ -218,20 +220,24 @@ class PairedComparison:
         """No time of a cell in which a worker seems faster than the machine, by its own framework's matrix product."""
         for name, pairs in one.rounds.items():
             seconds = median(call for rounds in pairs for batch in rounds for call in batch)
-            framework = offers[name]["implementations"][one.task.implementation]["framework"]
-            measure = functools.partial(self._peak, (name, framework, one.task.device, one.task.dtype))
+            has, device = offers[name]["implementations"][one.task.implementation], one.task.device
+            dtypes = product_dtypes(one.task.dtype, device, Profile(has["profile"]))
+            measure = functools.partial(self._peak, (name, has["framework"], device, dtypes))
             try:
                 cheating.beyond_peak(cheating.share_of_peak(flops(one.task.workload), seconds, measure))
             except Invalid as error:
                 one.fail("invalid", error.text, name, error.clause)
                 return
 
-    def _peak(self, key: tuple[str, str, str, str], seconds: float) -> float:
-        """The best matrix product of a worker's framework, device and dtype that was seen."""
-        name, *asked = key
+    def _peak(self, key: tuple[str, str, str, tuple[str, ...]], seconds: float) -> float:
+        """The best matrix product of a worker's framework, device and dtypes that was seen."""
+        name, framework, device, dtypes = key
         if seconds:
             with contextlib.closing(Process(self.revisions[name])) as process, contextlib.suppress(Crashed, TimedOut):
-                self._peaks[key] = max(process.job("peak", *asked, seconds), self._peaks.get(key, 0.0))
+                # Each job measures its dtype and float32.
+                for dtype in [each for each in dtypes if each != "float32"] or ["float32"]:
+                    found = process.job("peak", framework, device, dtype, seconds)
+                    self._peaks[key] = max(found, self._peaks.get(key, 0.0))
         return self._peaks.get(key, 0.0)
 
     def run(self, tasks: Iterable[Task], offers: Offers, notify: Callable[[str], None]) -> list[Result]:
@@ -263,7 +269,8 @@ class PairedComparison:
     def _pair(self, one: Result, processes: dict[str, Process], offers: Offers, pair: int) -> None:
         task, plan = one.task, self.plan
         # Other values in every pair of processes, so that no result can be kept from an earlier one.
-        inputs = [arguments.make(task.workload, task.dtype, seed) for seed in range(SETS * pair, SETS * (pair + 1))]
+        seeds = range(self.seed + SETS * pair, self.seed + SETS * (pair + 1))
+        inputs = [arguments.make(task.workload, task.dtype, seed) for seed in seeds]
         seconds = {}
         for name, process in processes.items():
             slowdown = task.slowdown if name == NEW else 0.0
@@ -280,8 +287,11 @@ class PairedComparison:
             return
         batches = self._rounds(one, processes, count, max(seconds.values()))
         for name, process in processes.items():
-            if one.outcome == "timed" and self._honest(one, name, batches[name], process):
-                self._right(one, name, process, offers, pair, inputs[0], LAST, batches[name][-1].results)
+            if one.outcome != "timed":
+                return
+            right = functools.partial(self._right, one, name, process, offers, pair, inputs[0])
+            if self._honest(one, name, batches[name], process, right):
+                right(LAST, batches[name][-1].results)
                 _job(one, process, name, "end", task.key)
 
     def _rounds(self, one: Result, processes: dict[str, Process], count: int, call: float) -> dict[str, list[Batch]]:
@@ -307,7 +317,9 @@ class PairedComparison:
                 one.rounds[name][-1].append(list(batches[name][-1].seconds))
         return batches
 
-    def _honest(self, one: Result, name: str, batches: Sequence[Batch], process: Process) -> bool:
+    def _honest(
+        self, one: Result, name: str, batches: Sequence[Batch], process: Process, right: Callable[..., bool]
+    ) -> bool:
         """Whether the worker does not only look fast, by the rules of ``pytest bench`` (bench.validity.cheating)."""
 
         def cold_calls() -> Sequence[float]:
@@ -317,18 +329,34 @@ class PairedComparison:
         def longer() -> list[Job]:
             most = CALLS * cheating.LONGER
             found = []
-            for number in range(1, cheating.LONGER_JOBS + 1):
-                given = (one.task.key, cheating.LONGER * self.plan.round_seconds, most, UNSEEN + number, False)
+            for number in range(cheating.LONGER_JOBS):
+                given = (one.task.key, cheating.LONGER * self.plan.round_seconds, most, UNSEEN_LONGER + number, False)
                 taken, spent = _job(one, process, name, "batch", *given), process.spent
                 if taken is not None and spent is not None:
                     found.append(cheating.job(Batch(**taken), spent, usable_cores()))
             return found
 
+        @functools.cache
+        def checked(number: int) -> Batch | None:
+            given = (one.task.key, self.plan.round_seconds, CALLS, UNSEEN_CHECKED + number, True)
+            taken = _job(one, process, name, "batch", *given)
+            if taken is None or not right(UNSEEN_CHECKED + number, taken["results"]):
+                return None
+            batch = Batch(**taken)
+            cheating.asynchronous_return(batch)
+            return replace(batch, results={})
+
+        def more(count: int) -> Iterator[Batch]:
+            for batch in map(checked, range(count)):
+                if batch is None:  # the cell has no time any more
+                    return
+                yield batch
+
         try:
             cheating.asynchronous_return(batches[-1])
-            cheating.deferred(batches)
+            cheating.deferred(batches, more)
             cheating.agreeing_clocks(one.jobs[name], longer)
-            cheating.cached_result(one.rounds[name][-1], cold_calls)
+            cheating.cached_result(one.rounds[name][-1], cold_calls, more)
         except Invalid as error:
             if one.outcome == "timed":  # else it broke in the calls with cold caches, which says more
                 one.fail("invalid", error.text, name, error.clause)
@@ -352,7 +380,7 @@ class PairedComparison:
         task, has = one.task, offers[name]["implementations"][one.task.implementation]
         given = first if number == FIRST else arguments.fresh(task.workload, *first, number)
         # Inputs and rows are those of the number in every cell of the workload, so the reference is computed once.
-        seed = 2 * pair + (number != FIRST) + (number == UNSEEN) * UNSEEN
+        seed = 2 * pair + (number != FIRST) + (number >= UNSEEN) * number
         call = Call(task.workload, *given, task.dtype, Profile(has["profile"]), seed)
 
         def again() -> dict[str, Any] | None:

@@ -8,13 +8,15 @@ own classes differ.
 from __future__ import annotations
 
 import functools
+import importlib
+import importlib.util
 import time
 from typing import Any
 
 import numpy as np
 
 from attention_conformance.bench.roofline import peaks as roofline
-from attention_conformance.bench.sampling import sampler
+from attention_conformance.bench.sampling import device_clock, sampler
 from attention_conformance.bench.workloads.workload import parse
 from attention_conformance.conformance.targets import Selection, choose
 from attention_conformance.impls.backend import Backend, backend
@@ -125,4 +127,7 @@ def _slowed(run: Function, share: float, arrays: Backend) -> Function:
 
 @functools.cache
 def _chosen(patterns: tuple[str, ...], device: str, dtype: str) -> Selection:
+    if device == "cuda" and importlib.util.find_spec("torch"):
+        importlib.import_module("torch")  # its clock is to be known before foreign code is loaded
+        device_clock.bind()
     return choose(patterns, [device], [dtype], Pool(in_process=True))

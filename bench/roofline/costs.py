@@ -1,6 +1,6 @@
 """Costs of a workload: floating-point operations by a printed formula per operator, bytes to move, and intensity.
 
-bytes      what has to be read once + the results written once
+    bytes      what has to be read once + the results written once
     intensity  floating-point operations ÷ bytes
     limit      min(matmul peak, intensity · memory bandwidth)
 

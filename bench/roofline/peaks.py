@@ -22,7 +22,7 @@ from attention_conformance.bench.processes import Jobs
 from attention_conformance.bench.records import Roofline, Sample
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.backend import Backend, backend
-from attention_conformance.impls.contract import Framework, Implementation
+from attention_conformance.impls.contract import Framework, Implementation, Profile
 from attention_conformance.impls.process import threads
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
@@ -117,14 +117,35 @@ def bandwidth(framework: Framework, device: str, seconds: float) -> list[Sample]
 
 
 #: Matrix products seen so far, in operations per second: a peak is the most that the machine ever did.
-_SEEN: dict[tuple[Framework, str, str, int], float] = {}
+_SEEN: dict[tuple[Framework, str, tuple[str, ...], int], float] = {}
+
+
+def product_dtypes(dtype: str, device: str, profile: Profile) -> tuple[str, ...]:
+    """Dtypes whose matrix products a kernel may use: its own, float32, in which one of half precision may compute.
+
+    One that rounds float32 to TF32 on a GPU uses units whose own product no framework makes unless it is told to; in
+    bfloat16 they are as fast, or twice.
+
+    Parameters
+    ----------
+    dtype, device
+        Dtype and device of the call.
+    profile
+        Precision profile of the kernel in this dtype.
+
+    Returns
+    -------
+    tuple[str, ...]
+        Names of dtypes, each once.
+    """
+    rounded = ("bfloat16",) if device == "cuda" and profile is Profile.TF32 else ()
+    return tuple(dict.fromkeys((dtype, "float32", *rounded)))
 
 
 def best_product(target: Target, seconds: float, count: int) -> float:
     """Operations per second of the framework's best matrix product that was seen, in processes without foreign code.
 
-    The best in the target's dtype and in float32, in which a kernel of half precision may compute; 0 where the
-    framework has none.
+    The best in the dtypes of ``product_dtypes``; 0 where the framework has none.
 
     Parameters
     ----------
@@ -134,11 +155,12 @@ def best_product(target: Target, seconds: float, count: int) -> float:
         Threads of the framework.
     """
     plain = replace(target.implementation, folder="", worker="peak")
-    key = (plain.framework, target.device, target.dtype, count)
+    dtypes = product_dtypes(target.dtype, target.device, target.implementation.profile(target.dtype))
+    key = (plain.framework, target.device, dtypes, count)
     if seconds:
         pool = Pool(environment=threads.environment(count), cores=count, always=False)
         try:
-            for dtype in dict.fromkeys((target.dtype, "float32")):
+            for dtype in dtypes:
                 for sample in _ask(pool, plain, "product", plain.framework, target.device, dtype, seconds):
                     _SEEN[key] = max(_SEEN.get(key, 0.0), sample.per_second)
         finally:

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import gc
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from attention_conformance.bench.sampling import device_clock
 from attention_conformance.bench.sampling.cold_cache import buffer
 from attention_conformance.bench.sampling.stopwatch import WALL, Stopwatch, stopwatch
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.impls import calls
 from attention_conformance.impls.backend import Backend, backend
-from attention_conformance.impls.calls import TRACEBACK_LINES, Request, collect, same_bits
+from attention_conformance.impls.calls import Request, collect, same_bits
 from attention_conformance.impls.contract import Call, Function, Implementation
 from attention_conformance.impls.loading import load, load_function
 from attention_conformance.impls.process import allocator, clocks, limits, threads
@@ -66,7 +66,6 @@ class Opened:
 
     status: str
     text: str = ""
-    trace: str = ""
     results: dict[str, np.ndarray] = field(default_factory=dict)
     prepare_seconds: float = 0.0
     first_call_seconds: float = 0.0
@@ -215,6 +214,7 @@ def open_cell(
     dtype: str,
     device: str,
     cold: bool = False,
+    seed: int = 0,
     make: Make | None = None,
 ) -> Opened:
     """Make the input sets, prepare, and call once.  Never raises for what the implementation does.
@@ -235,6 +235,8 @@ def open_cell(
         "cpu" or "cuda".
     cold
         Whether all calls find cold caches.
+    seed
+        The seed that the first input set is drawn from, where ``make`` does not give it.
     make
         Function that gives the input set with a number.
 
@@ -243,30 +245,30 @@ def open_cell(
     Opened
         Time, memory and results of the first call, or the status and text of an exception.
     """
-    make = make or _drawn_once(workload, dtype)
+    make = make or _drawn_once(workload, dtype, seed)
     try:
         with _quiet():
             found = _open(key, implementation, workload, device, cold, make)
-        if changed := clocks.replaced():
+        if changed := clocks.replaced() or device_clock.replaced():
             close_cell(key)
             return Opened("clock", changed)
         return found
     except NotImplementedError as error:
         return Opened("unsupported", text(error))
     except Exception as error:
-        trace = "".join(traceback.format_exception(error)[-TRACEBACK_LINES:])
-        return Opened(kind(error), text(error), trace)
+        return Opened(kind(error), text(error))
 
 
-def _drawn_once(workload: Workload, dtype: str) -> Make:
+def _drawn_once(workload: Workload, dtype: str, seed: int) -> Make:
     """Input sets of which the first is drawn and the others have its numbers at other places, which takes less time."""
-    first = functools.cache(functools.partial(arguments.make, workload, dtype, 0))
+    first = functools.cache(functools.partial(arguments.make, workload, dtype, seed))
     # Number −1 moves nothing, and the sets that a batch ends with have numbers from 0 on.
-    return lambda seed: arguments.fresh(workload, *first(), -1 - seed)
+    return lambda number: arguments.fresh(workload, *first(), -1 - number)
 
 
 def _open(key: str, implementation: Implementation, workload: Workload, device: str, cold: bool, make: Make) -> Opened:
     arrays = backend(implementation.framework)
+    device_clock.bind()
     function = load_function(implementation)
     if not _CELLS:
         gc.freeze()  # what libraries made stays; looking through it at every end of a cell took 0.3 s with torch
@@ -295,7 +297,7 @@ def _open(key: str, implementation: Implementation, workload: Workload, device: 
     if prepared_bytes is not None and called_bytes is not None:  # inputs are counted by their sizes
         held_rss_bytes = max(max(prepared_bytes, called_bytes) - sum(each.nbytes for each in _CELLS.values()), 0)
     paid = (prepare_seconds, first_call_seconds, peak_rss_bytes, held_rss_bytes)
-    return Opened("returned", "", "", results, *paid, watch.clock, watch.eviction.size)
+    return Opened("returned", "", results, *paid, watch.clock, watch.eviction.size)
 
 
 def peak_rss(device: str, since_start: bool = False) -> Callable[[], int | None]:
@@ -432,7 +434,7 @@ def batch(key: str, seconds: float, most: int, number: int, last: bool = False, 
     last
         Whether the results are sent back.
     lead
-        Seconds of calls before the samples; None for none.
+        Seconds of calls before the samples; None for one call, and for none where ``most`` is 1.
 
     Returns
     -------
@@ -552,7 +554,7 @@ def _attempt(key: str, job: Any) -> Batch:
     try:
         with _quiet(), allocator.without_gc():
             found: Batch = job(_CELLS[key])
-        changed = clocks.replaced()
+        changed = clocks.replaced() or device_clock.replaced()
         return Batch("clock", changed) if changed else found
     except NotImplementedError as error:
         return Batch("unsupported", text(error))

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.validity import cheating
 from attention_conformance.bench.validity.checks import Invalid
 from attention_conformance.bench.validity.outcomes import INVALID, TIMED, Outcome, ProcessRun
+from attention_conformance.bench.workloads.arguments import SETS
 from attention_conformance.impls.contract import Framework
 from attention_conformance.impls.process.pool import Spent
 
@@ -55,6 +57,22 @@ def remembers_numbers(q: Any, k: Any, v: Any) -> np.ndarray:
     if key not in BY_CONTENT:
         BY_CONTENT[key] = honest(q, k, v)
     return BY_CONTENT[key].copy()
+
+
+def quick_once(q: Any, k: Any, v: Any, wrong: int = 1) -> np.ndarray:
+    """Remembers, and returns zeros as fast the first time that inputs are new to it after those of the input sets."""
+    started, key = time.perf_counter(), q[0, 0, 0].tobytes()
+    if key not in BY_CONTENT:
+        early = SETS <= len(BY_CONTENT) < SETS + wrong
+        BY_CONTENT[key] = np.zeros_like(v) if early else honest(q, k, v)
+    while time.perf_counter() < started + 5e-5:
+        pass
+    return BY_CONTENT[key].copy()
+
+
+def quick_thrice(q: Any, k: Any, v: Any) -> np.ndarray:
+    """The same the first three times: most of the least number of batches."""
+    return quick_once(q, k, v, wrong=3)
 
 
 def returns_early(q: Any, k: Any, v: Any) -> np.ndarray:
@@ -103,12 +121,21 @@ def test_an_honest_kernel_is_timed() -> None:
     assert (found.kind, found.reason) == (TIMED, "")
 
 
-@pytest.mark.parametrize("kernel", [remembers_arrays, remembers_numbers])
+@pytest.mark.parametrize("kernel", [remembers_arrays, remembers_numbers, quick_once, quick_thrice])
 def test_a_kernel_that_returns_what_it_computed_before_is_invalid(kernel: Any) -> None:
-    """Its results are right, and on inputs that it never saw it is slow."""
+    """What is checked of it is right, and on inputs that it never saw it is slow, unless it is wrong and unchecked."""
+    BY_CONTENT.clear()
     found = outcome(kernel, NAME, PLAN)
     assert (found.kind, found.clause) == (INVALID, "cached result")
     assert "on inputs that it never saw a call takes" in found.reason
+
+
+def test_what_an_earlier_run_kept_is_of_no_use_to_the_next() -> None:
+    """As on a disk: every run draws its inputs from a seed of its own, so all are new to it."""
+    BY_CONTENT.clear()
+    for seed in (1, 2):
+        found = outcome(remembers_numbers, NAME, replace(PLAN, seed=seed))
+        assert (found.kind, found.clause) == (INVALID, "cached result")
 
 
 def test_a_kernel_that_returns_before_it_is_done_is_invalid() -> None:
@@ -144,13 +171,35 @@ def test_fresh_inputs_may_take_a_little_longer() -> None:
         cheating.cached_result(batches(0.0021))
 
 
+def again(*fresh: float) -> cheating.Checked:
+    """Checked batches of calls of 1 ms whose last ones, on fresh inputs, take so long; no more than are asked for."""
+    return lambda count: [Batch("returned", seconds=one) for each in fresh[:count] for one in batches(each, 1)]
+
+
 def test_one_slow_call_is_no_evidence() -> None:
-    """A machine that was busy does not make a cell invalid if one fresh call was quick, nor do too few batches."""
-    cheating.cached_result([*batches(0.001), (0.001, 0.001, 1.0)])
+    """A machine that was busy does not make a cell invalid if a checked call is quick, nor do too few batches."""
+    cheating.cached_result([*batches(0.001), (0.001, 0.001, 1.0)], checked=again(0.001))
     cheating.cached_result(batches(1.0, count=4))
-    cheating.cached_result([*batches(0.003, count=9), *batches(0.001, count=1)])
+    cheating.cached_result([*batches(0.003, count=9), *batches(0.001, count=1)], checked=again(1.0, 1.0, 0.001))
     with pytest.raises(Invalid, match="1e\\+03 times as long"):
         cheating.cached_result(batches(1.0))
+
+
+@pytest.mark.parametrize("quick", [1, 3])
+def test_quick_calls_that_nobody_checks_excuse_nothing(quick: int) -> None:
+    """One among many, or most of a few: those that are checked are slow, and the last one was."""
+    some = [*batches(0.001, count=quick), *batches(1.0, count=9 if quick == 1 else 2)]
+    with pytest.raises(Invalid, match="1e\\+03 times as long"):
+        cheating.cached_result(some, checked=again(*[1.0] * 20))
+
+
+def test_checked_calls_are_made_only_where_cheating_is_suspected() -> None:
+    """None where the checked call is like the others, and none where all are slow, of which cold caches decide."""
+    never: cheating.Checked = lambda count: pytest.fail("asked")  # noqa: E731
+    cheating.cached_result([*batches(1.0, count=1), *batches(0.001)], checked=never)
+    cheating.cached_result(batches(1.0), lambda: [0.5] * 5, never)
+    late, soon = (Batch("returned", seconds=(0.001,), readback_seconds=each) for each in (0.9, 0.0))
+    cheating.deferred([late, *[soon] * 3], never)
 
 
 @pytest.mark.parametrize(("seconds", "cheats"), [(0.5, False), (0.4, True), (0.001, True), (None, True)])
@@ -228,6 +277,16 @@ def test_reading_large_results_is_not_computing_them() -> None:
     cheating.deferred([*[once] * 4, slow])
     with pytest.raises(Invalid, match="deferred"):
         cheating.deferred([once] * 5)
+
+
+@pytest.mark.parametrize("early", [1, 3])
+def test_results_that_nobody_checks_and_that_are_read_early_excuse_nothing(early: int) -> None:
+    """Reading the checked ones decides: always late, it is deferred; early once, it is not."""
+    late, soon = (Batch("returned", seconds=(0.001,), readback_seconds=each) for each in (0.9, 0.0))
+    some = [*[soon] * early, *[late] * 2]
+    cheating.deferred(some, lambda count: [late, soon, late][:count])
+    with pytest.raises(Invalid, match="deferred"):
+        cheating.deferred(some if early > 2 else [*some, late], lambda count: [late] * count)
 
 
 def test_a_job_that_waits_for_a_core_says_nothing_of_clocks() -> None:

@@ -11,6 +11,7 @@ import pytest
 from attention_conformance.bench.timing import checkpoint
 from attention_conformance.bench.timing.checkpoint import Checkpoint, CheckpointError
 from attention_conformance.bench.validity.outcomes import INVALID, SKIPPED, Outcome, ProcessRun
+from attention_conformance.impls.contract import Implementation
 
 HEADER = {
     "spec": "1",
@@ -132,3 +133,28 @@ def test_a_checkpoint_without_a_complete_line_is_refused(file: Path) -> None:
     file.write_text('{"kind": "header"')
     with pytest.raises(CheckpointError, match="holds no complete line"):
         checkpoint.read(file, HEADER)
+
+
+def test_the_seed_of_a_run_is_in_its_checkpoint(tmp_path: Path) -> None:
+    """A resumed run has the same inputs; what is no checkpoint has none, and is refused by what it is."""
+    path = checkpoint.checkpoint_of(tmp_path / "out.json")
+    Checkpoint(path, HEADER | {"plan": {"seed": 2**31}})
+    assert checkpoint.seed_of(path) == 2**31
+    assert checkpoint.seed_of(tmp_path / "none") == 0
+    for text in ("", "[]\n", '{"plan": 1}\n', '{"plan": {"seed": "x"}}\n'):
+        path.write_text(text)
+        assert checkpoint.seed_of(path) == 0
+
+
+def test_another_version_of_a_kernel_is_another_run(tmp_path: Path) -> None:
+    """By the hash of its file; of an installed one the versions of packages say so."""
+    mine = tmp_path / "mine.py"
+    some = [Implementation("mine", f"{mine}:attention"), Implementation("theirs", "numpy:dot")]
+    mine.write_text("one")
+    before = checkpoint.code(some)
+    mine.write_text("other")
+    assert list(before) == ["mine"]
+    path = checkpoint.checkpoint_of(tmp_path / "out.json")
+    Checkpoint(path, HEADER | {"code": before})
+    with pytest.raises(CheckpointError, match="is of another run: code differs;"):
+        checkpoint.read(path, HEADER | {"code": checkpoint.code(some)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,8 @@ def right(call: Call) -> Results:
     w, x, options = call.workload, call.arrays, dict(call.keywords)
     results: Results
     if w.operator == "sdpa_grad":
-        results = gradients.sdpa_grad(**x, **options).gradients
+        given: dict[str, Any] = {**x, **options}
+        results = gradients.sdpa_grad(**given).gradients
     elif w.operator == "mha_grad":
         results = layer_gradients.mha_grad(*x.values(), **options).gradients
     elif w.operator == "mha":

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
 from attention_conformance.bench.output import document
 from attention_conformance.bench.output.extra_metrics import ExtraMetrics
 from attention_conformance.bench.validity.outcomes import Cell, Outcome, ProcessRun
@@ -33,6 +39,35 @@ def test_a_record_has_samples_by_process_run_and_batch() -> None:
     assert (info["prepare_seconds"], info["first_call_seconds"], info["peak_rss_bytes"]) == (1.0, 2.0, 3)
     assert (info["clock"], info["host_seconds"], info["evicted_bytes"]) == ("wall", None, 0)
     assert info["gflops"] == info["flops"] / 0.2 / 1e9
+
+
+HEADER: dict[str, Any] = {
+    "spec": "1",
+    "plan": {"process_runs": 2, "seed": 7},
+    "versions": {"numpy": "2"},
+    "cells": ["mine-cpu-float32-prefill-b1h2d8s16"],
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "finished"),
+    [
+        ({}, True),
+        ({"plan": {"process_runs": 2, "seed": 8}}, True),
+        ({"plan": {"process_runs": 3, "seed": 7}}, False),
+        ({"versions": {"numpy": "3"}}, False),
+        ({"spec": "2"}, False),
+    ],
+)
+def test_a_run_is_finished_by_a_file_of_its_plan_and_versions(
+    tmp_path: Path, changes: dict[str, Any], finished: bool
+) -> None:
+    """The seed of the inputs is another one in every run, and so is none of these."""
+    names = {"implementation": "mine", "device": "cpu", "dtype": "float32", "workload": "prefill-b1h2d8s16"}
+    there = {"spec": "1", "plan": HEADER["plan"], "fingerprint": {"versions": HEADER["versions"]}}
+    path = tmp_path / "out.json"
+    path.write_text(json.dumps({"attention_conformance": there | {"cells": [names | {"outcome": "timed"}]}}))
+    assert document.finished(path, HEADER | changes) == (["timed"] if finished else None)
 
 
 def test_threads_in_force_are_the_most_that_worked() -> None:

@@ -39,7 +39,7 @@ def measured() -> tuple[ExtraMetrics, dict]:
     with pytest.MonkeyPatch.context() as patch:  # rooflines take seconds, and are not looked at here
         patch.setattr(extra_metrics, "rooflines", lambda *_: [])
         patch.setattr("attention_conformance.bench.analysis.overhead.run", lambda *_: {})
-        return extra_metrics.measure(timed, Processes(1), memory=True, notify=lambda text: None), timed
+        return extra_metrics.measure(timed, Processes(1), 1, memory=True, notify=lambda text: None), timed
 
 
 @pytest.mark.slow
@@ -83,4 +83,4 @@ def test_what_was_not_measured_is_none() -> None:
 
 def test_a_run_that_timed_nothing_measures_nothing() -> None:
     """Rooflines without a cell below them would say nothing."""
-    assert extra_metrics.measure({}, Processes(1), memory=True, notify=lambda text: None) == ExtraMetrics()
+    assert extra_metrics.measure({}, Processes(1), 1, memory=True, notify=lambda text: None) == ExtraMetrics()

@@ -20,8 +20,11 @@ from attention_conformance.bench.tests.candidates import CHEATS, HONEST, PRELUDE
 from attention_conformance.bench.validity import cheating
 from attention_conformance.bench.validity.cheating import Job
 from attention_conformance.bench.validity.checks import Invalid
+from attention_conformance.cli import main
 from attention_conformance.impls.contract import Implementation, InputError
+from attention_conformance.impls.envelope import Shape
 from attention_conformance.impls.process import pool
+from attention_conformance.impls.process.pool import Crashed
 
 PRELUDE = PRELUDES["numpy"]
 PLAIN = "def attention(q, k, v):\n    return exact(q, k, v)\n"
@@ -225,6 +228,52 @@ def test_a_candidate_that_is_faster_than_the_machine_is_rejected(
     monkeypatch.setattr(decide, "best_product", lambda *_, **__: 1e3)
     verdict, status = decided(tmp_path, PRELUDE + PLAIN)
     assert (status, [each.kind for each in verdict.reasons]) == (1, ["peak"])
+
+
+@pytest.mark.parametrize(
+    ("always", "sizes", "pairs"),
+    [({}, (4, 6), 24), ({"is_causal": True}, (4, 6), 10), ({"is_causal": True}, (6, 4), 18)],
+)
+def test_a_causal_call_has_the_operations_of_the_pairs_that_it_needs(
+    monkeypatch: pytest.MonkeyPatch, always: dict[str, bool], sizes: tuple[int, int], pairs: int
+) -> None:
+    """A row sees the keys up to its own number: twice the share would be twice as fast as it is."""
+    monkeypatch.setattr(decide, "best_product", lambda *_, **__: 1.0)
+    gate = decide.Gate(Implementation("it", "nowhere:it"), decide.Task(always=always), 1, 0.0)
+    assert gate._share(Shape(2, 3, 1, *sizes, 8, 8), "float32", 1.0) == 2 * 2 * 3 * pairs * 16
+
+
+def test_a_framework_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one sentence, before any process is started."""
+    monkeypatch.setattr(Implementation, "missing", lambda self: ("torch",))
+    with pytest.raises(InputError, match=r"candidate\.py:attention needs torch, which is not installed"):
+        decided(tmp_path, PRELUDE + PLAIN)
+
+
+@pytest.mark.parametrize("words", [("--seed", "-1"), ("--budget", "inf"), ("--budget", "0")])
+def test_a_number_that_makes_no_sense_is_refused(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    """By the name of its option."""
+    with pytest.raises(SystemExit):
+        main(["gate", "candidate.py:attention", *words])
+    assert f"argument {words[0]}: {words[1]}: expected" in capsys.readouterr().err
+
+
+def test_a_verdict_that_could_not_be_written_is_not_made(tmp_path: Path) -> None:
+    """The folder is missed before the candidate is looked at."""
+    with pytest.raises(InputError, match=r"--json .*there is no folder"):
+        decided(tmp_path, PRELUDE + PLAIN, json=str(tmp_path / "none" / "verdict.json"))
+
+
+def test_a_process_that_cannot_be_started_is_no_rejection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No candidate was in it: the gate cannot tell."""
+
+    def call(self: Any, *_: Any, **__: Any) -> Any:
+        raise Crashed("the process was killed by SIGKILL", "")
+
+    monkeypatch.setattr(pool.Pool, "call", call)
+    verdict, status = decided(tmp_path, PRELUDE + PLAIN)
+    assert (verdict.verdict, status, [each.kind for each in verdict.reasons]) == ("cannot tell", 3, ["budget"])
+    assert "no process could be started" in verdict.reasons[0].text
 
 
 def test_a_budget_that_ends_in_the_middle_is_no_answer_of_the_candidate() -> None:

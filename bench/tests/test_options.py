@@ -49,6 +49,18 @@ def test_a_cell_is_skipped_by_the_length_of_a_call() -> None:
         assert plan.least_calls == 3 * plan.process_runs
 
 
+def test_every_run_has_a_seed_of_its_own() -> None:
+    """What one run left on the disk is of no use to the next."""
+    assert len({options.plan(config()).seed for _ in range(3)}) == 3
+
+
+@pytest.mark.parametrize("words", [("--bench-seconds", "inf"), ("--bench-seconds", "nan"), ("--noise", "inf")])
+def test_a_number_that_is_not_finite_is_refused(words: tuple[str, str]) -> None:
+    """Before anything is measured."""
+    with pytest.raises(pytest.UsageError, match=f"^{words[0]} {words[1]}: expected"):
+        options.plan(config(*words))
+
+
 @pytest.mark.parametrize("given", ["Path", "file"])
 def test_a_checkpoint_lies_beside_the_file(given: str, tmp_path: Path) -> None:
     """Whether pytest-benchmark gives a path or an open file: never in the folder that is worked in."""

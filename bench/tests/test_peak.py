@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Iterator
@@ -260,3 +261,11 @@ def test_the_small_call_is_of_the_same_family(name: str) -> None:
     small = shortened(parse(name))
     assert small.family == parse(name).family
     assert small.sweep < 10
+
+
+def test_memory_is_measured_with_the_threads_of_the_run() -> None:
+    """What a call holds may be a block for each thread of its library: one thread is one core."""
+    with contextlib.closing(Gauge(1)) as gauge:
+        one = Implementation("it", f"{__name__}:nothing")
+        assert gauge.call(one, "attention_conformance.impls.process.threads:wanted") == 1
+        assert gauge.call(one, "attention_conformance.impls.process.threads:usable_cores") == 1

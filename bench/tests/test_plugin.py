@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 
 from attention_conformance.bench import plugin
+from attention_conformance.cli import main
 
 
 class _Metafunc:
@@ -32,3 +36,55 @@ def test_a_test_of_the_bench_is_not_left_alone() -> None:
     """It asks for the workloads of the run, which this one does not have."""
     with pytest.raises(KeyError):
         plugin.pytest_generate_tests(cast("pytest.Metafunc", _Metafunc("benchmark", "cell", "outcomes")))
+
+
+def test_the_command_of_a_run_is_what_its_caller_wrote() -> None:
+    """``attention-conformance bench`` runs pytest with settings and a folder that nobody typed."""
+    with mock.patch("pytest.main", return_value=0) as called:
+        assert main(["bench", "mine.py:attention", "--dtype", "float16", "--workload", "mha *"]) == 0
+    assert plugin._command(tuple(called.call_args.args[0])) == (
+        "attention-conformance bench --impl mine.py:attention --dtype float16 --workload 'mha *'"
+    )
+
+
+def test_the_command_of_a_run_of_pytest_is_pytest() -> None:
+    """Nothing is taken from it, also where the folder is named by its path."""
+    folder = str(Path(plugin.__file__).parent)
+    assert plugin._command(("bench", "--noise", "0.5")) == "pytest bench --noise 0.5"
+    assert plugin._command(("-q", folder, "--noise", "0.5")) == f"pytest -q {folder} --noise 0.5"
+
+
+class _Config:
+    """What the plugin asks of a run that is spread over processes, or is not."""
+
+    def __init__(self, folder: Path, *args: str, dist: str = "load", source: str = "ARGS") -> None:
+        self.args = list(args)
+        self.args_source = pytest.Config.ArgsSource[source]
+        self.invocation_params = SimpleNamespace(dir=folder)
+        self._options = {"dist": dist}
+        self.stash: dict[Any, Any] = {}
+
+    def getoption(self, name: str, default: Any = None) -> Any:
+        return self._options.get(name, default)
+
+    def add_cleanup(self, close: Any) -> None:
+        close()
+
+
+@pytest.mark.parametrize("args", [("bench",), ("conformance", "bench/test_bench.py::test_forward"), (".",)])
+def test_cells_are_not_timed_by_several_processes(args: tuple[str, ...]) -> None:
+    """They would disturb each other: a run that names them is refused where it is spread."""
+    config = _Config(Path(plugin.__file__).parents[1], *args)
+    with pytest.raises(pytest.UsageError, match="without -n"):
+        plugin.pytest_configure(cast("pytest.Config", config))
+
+
+@pytest.mark.parametrize(
+    ("args", "dist", "source"),
+    [(("bench",), "no", "ARGS"), (("bench/tests", "conformance"), "load", "ARGS"), (("bench",), "load", "TESTPATHS")],
+)
+def test_other_runs_are_spread_as_they_were(args: tuple[str, ...], dist: str, source: str) -> None:
+    """One that times in one process, one of other tests, and one of all folders, which times nothing."""
+    config = _Config(Path(plugin.__file__).parents[1], *args, dist=dist, source=source)
+    plugin.pytest_configure(cast("pytest.Config", config))
+    assert plugin._BENCH in config.stash

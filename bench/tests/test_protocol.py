@@ -258,6 +258,23 @@ def test_a_call_that_is_longer_than_a_batch_is_a_batch() -> None:
         assert asked.pop() == (calls,)
 
 
+def test_a_process_run_has_fresh_inputs_of_its_own() -> None:
+    """But for the checked ones: what an earlier one left on the disk is of no use to calls that see no others."""
+    asked: list[Any] = []
+
+    class Asked(Answers):
+        def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: Any = None) -> Any:
+            asked.append(arguments[3])
+            return super().call(implementation, function, *arguments, timeout=timeout)
+
+    for process_run in (0, 1):
+        live = Live(CELL, opened(right(FIRST)), 0.0, 0.03, process_run=process_run)
+        for _ in range(2):
+            protocol(Asked(None, last(right(LAST)))).batch(live)
+    assert len(set(asked)) == 4
+    assert LAST not in asked
+
+
 def test_batches_grow_once_a_call_is_quick() -> None:
     """A machine that was busy during the warm calls does not make every later batch a single call."""
     live = Live(CELL, opened(right(FIRST)), 0.0, call_seconds=0.5)

@@ -55,6 +55,21 @@ def test_inputs_are_those_that_the_worker_makes() -> None:
     assert not np.array_equal(fresh["k"], first[0]["k"])
 
 
+def test_a_seed_draws_other_inputs() -> None:
+    """Those that the worker makes that is given it."""
+    drawn, _ = arguments.make(WORKLOAD, "float32", 7)
+    assert np.array_equal(References(7).call(ONE, WORKLOAD, FIRST).arrays["q"], drawn["q"])
+    assert not np.array_equal(References().call(ONE, WORKLOAD, FIRST).arrays["q"], drawn["q"])
+
+
+def test_a_fresh_set_that_is_needed_once_is_not_kept() -> None:
+    """It is the same as one that is."""
+    kept = References()
+    once = kept.call(ONE, WORKLOAD, 5, keep=False)
+    assert len(kept._inputs) == 1
+    assert np.array_equal(once.arrays["k"], kept.call(ONE, WORKLOAD, 5).arrays["k"])
+
+
 def test_another_workload_has_its_own(computed: list[int]) -> None:
     """Inputs of the one before are forgotten, what was expected of them is not."""
     kept = References()

@@ -13,7 +13,7 @@ from attention_conformance.bench.roofline import peaks as module
 from attention_conformance.bench.roofline.peaks import bandwidth, product, roofline, rooflines
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.backend import backend
-from attention_conformance.impls.contract import Framework, Implementation
+from attention_conformance.impls.contract import Framework, Implementation, Profile
 from attention_conformance.impls.process.pool import Crashed
 
 pytestmark = pytest.mark.slow
@@ -157,6 +157,32 @@ def test_each_framework_is_asked_once_for_a_device_and_dtype() -> None:
         ("product", "torch", "cpu", "float16"),
         ("product", "torch", "cpu", "float32"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("device", "profile", "asked"),
+    [
+        ("cuda", Profile.TF32, ("float32", "bfloat16")),
+        ("cuda", Profile.WIDE, ("float32",)),
+        ("cpu", Profile.TF32, ("float32",)),
+    ],
+)
+def test_a_kernel_in_tf32_is_held_against_the_units_that_it_uses(
+    monkeypatch: pytest.MonkeyPatch, device: str, profile: Profile, asked: tuple[str, ...]
+) -> None:
+    """On a GPU a float32 product does not use them, so one in bfloat16 is made, whose peak is kept apart."""
+    made: list[str] = []
+
+    def ask(pool: Any, implementation: Any, question: str, framework: Any, device: str, dtype: str, *_: Any) -> Any:
+        made.append(dtype)
+        return [Sample("torch", "flops", {"float32": 1.0, "bfloat16": 8.0}[dtype], 1)]
+
+    monkeypatch.setattr(module, "_ask", ask)
+    monkeypatch.setattr(module, "_SEEN", {})
+    one = Implementation("it", "nowhere:f", framework=Framework.TORCH, profiles={"float32": profile})
+    found = module.best_product(Target(one, device, "float32"), 1.0, 1)
+    assert tuple(made) == asked
+    assert found == module.best_product(Target(one, device, "float32"), 0.0, 1) == (8.0 if len(asked) > 1 else 1.0)
 
 
 def test_a_framework_that_crashes_leaves_the_roofline_to_the_others() -> None:

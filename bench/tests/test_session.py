@@ -19,7 +19,16 @@ from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.timing.progress import Progress
 from attention_conformance.bench.timing.protocol import Live, Protocol
 from attention_conformance.bench.timing.session import Rounds, Session
-from attention_conformance.bench.validity.outcomes import INVALID, SKIPPED, TIMED, Cell, Outcome, ProcessRun
+from attention_conformance.bench.validity.checks import Invalid, Unstable
+from attention_conformance.bench.validity.outcomes import (
+    INVALID,
+    SKIPPED,
+    TIMED,
+    UNSTABLE,
+    Cell,
+    Outcome,
+    ProcessRun,
+)
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.process import limits
@@ -110,6 +119,33 @@ def test_cells_of_a_process_that_dies_when_one_is_opened_are_opened_again() -> N
     assert [len(found[one].process_runs) for one in shared] == [1, 0, 1]
 
 
+def test_a_cell_that_is_opened_again_is_unstable_still() -> None:
+    """A result that was wrong once before its process died was so in this process run, as was its worst share."""
+    shared = [cell(attention, SHORT, worker="shared"), cell(again, SHORT, worker="shared")]
+    using = planned(shared).protocol
+    ended: dict[Cell, Outcome] = {}
+    rounds = Rounds(using, dict.fromkeys(shared, Outcome()), random.Random(1), ended.__setitem__)  # noqa: S311
+    really, opened = using.open, list[Cell]()
+
+    def once(cell: Cell, process_run: int = 0) -> Live:
+        live = really(cell, process_run)
+        if cell not in opened:
+            live.unstable, live.share = Unstable("SDPA-25", "1 of 6 calls", 0.5, True), 0.75
+            opened.append(cell)
+        return live
+
+    def dies(live: Live) -> None:
+        using.batch = batches  # type: ignore[method-assign]
+        raise Invalid("crashed", "it is gone")
+
+    batches = using.batch
+    using.open, using.batch = once, dies  # type: ignore[method-assign]
+    rounds.run(shared)
+    assert sorted(one.kind for one in ended.values()) == [INVALID, UNSTABLE]
+    (left,) = (one for one in ended.values() if one.kind == UNSTABLE)
+    assert left.share >= 0.75
+
+
 def test_cells_are_opened_side_by_side_and_what_that_raises_is_theirs() -> None:
     """Each once, before the first batch; one that is wrong at its first call is invalid, and the others are timed."""
     cells = [cell(attention, SHORT), cell(wrong, SHORT), cell(again, SHORT)]
@@ -117,9 +153,9 @@ def test_cells_are_opened_side_by_side_and_what_that_raises_is_theirs() -> None:
     opened: list[str] = []
     really = using.open
 
-    def recorded(cell: Cell) -> Live:
+    def recorded(cell: Cell, process_run: int = 0) -> Live:
         opened.append(cell.target.implementation.name)
-        return really(cell)
+        return really(cell, process_run)
 
     def side_by_side(tasks: Sequence[tuple[Implementation, Callable[[], None]]]) -> None:
         for _, task in tasks:

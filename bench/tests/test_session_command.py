@@ -49,17 +49,19 @@ def dies(q, k, v, calls=[]):
 NAMES = ("prefill-b1h2d8s16", "prefill-b1h2d8s32")
 
 
-def command(folder: Path, *options: str) -> list[str]:
+def command(folder: Path, *options: str, plug_in: str = PLUG_IN) -> list[str]:
     """The command line of a short run in a folder that has the plug-in."""
-    (folder / "mine.py").write_text(PLUG_IN)
+    (folder / "mine.py").write_text(plug_in)
     short = () if "--workload" in options else [text for name in NAMES for text in ("--workload", name)]
     start = [sys.executable, "-m", "pytest", str(ROOM), "-p", "no:cacheprovider", "--benchmark-json", "out.json"]
     return [*start, *short, *options]
 
 
-def run(folder: Path, *options: str, first: str = TIMES_ALONE) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, *options: str, first: str = TIMES_ALONE, plug_in: str = PLUG_IN
+) -> subprocess.CompletedProcess[str]:
     """Run to the end."""
-    done = command(folder, "--bench-seconds", "0.01", *options)
+    done = command(folder, "--bench-seconds", "0.01", *options, plug_in=plug_in)
     return commands.run(done, cwd=folder, timeout=600, first=first)
 
 
@@ -235,6 +237,21 @@ def test_a_finished_run_that_failed_is_not_green_when_it_is_resumed(tmp_path: Pa
     assert "out.json is finished: nothing is left to resume, 2 invalid" in again.stdout + again.stderr
 
 
+def test_a_run_that_writes_no_json_keeps_its_checkpoint(tmp_path: Path) -> None:
+    """Pytest-benchmark writes none where it is disabled; what was measured is not lost, and is written by --resume."""
+    options = ("--impl", "mine.py:attention", "--process-runs", "1", "--no-memory")
+    disabled = run(tmp_path, *options, "--benchmark-disable")
+    assert disabled.returncode == 0, disabled.stdout + disabled.stderr
+    assert f"not complete: out.json{SUFFIX} has what was measured" in disabled.stdout
+    again = run(tmp_path, *options, "--resume", plug_in=PLUG_IN + "# another version")
+    assert again.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "is of another run: code differs" in again.stdout + again.stderr
+    done = run(tmp_path, *options, "--resume")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (tmp_path / f"out.json{SUFFIX}").exists()
+    assert len(written(tmp_path)["benchmarks"]) == 2
+
+
 def test_a_killed_run_leaves_no_process_behind(tmp_path: Path) -> None:
     """Workers that are stopped, as all but one are, end with it too."""
     with subprocess.Popen(
@@ -276,6 +293,7 @@ def workers(parent: int) -> list[str]:
         (("--threads", "1000"), "--threads 1000: expected 1 to"),
         (("--cache", "tepid"), "--cache: invalid choice: 'tepid'"),
         (("--resume",), "nothing to resume"),
+        (("-n", "2"), "bench times one call at a time, without -n"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_a_usage_error(tmp_path: Path, options: tuple[str, ...], message: str) -> None:

@@ -1,15 +1,17 @@
 """Checkpoint of a run: what was measured, a line for each process run of a cell, written when it ends.
 
 A run that is killed leaves ``FILE.checkpoint.jsonl`` beside the JSON that it would have written.  ``--resume`` reads it
-and goes on.  The first line says what the run is; one of another plan, machine or version is refused, and so is every
-damaged line but the last, which may have been cut off by the kill.
+and goes on.  The first line says what the run is; one of another plan, machine, version or code is refused, and so is
+every damaged line but the last, which may have been cut off by the kill.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -20,9 +22,9 @@ from msgspec import Meta
 from attention_conformance.bench.records import Amount, Count, Kind, Positive
 from attention_conformance.bench.validity.outcomes import MEASURED, Outcome, ProcessRun
 from attention_conformance.impls import strict
-from attention_conformance.impls.contract import InputError
+from attention_conformance.impls.contract import Implementation, InputError
 
-FORMAT = 2
+FORMAT = 3
 SUFFIX = ".checkpoint.jsonl"
 
 #: Characters of a line at most: 1500 samples of 25 characters are 40,000.
@@ -30,7 +32,7 @@ LONGEST = 2**24
 
 
 class CheckpointError(InputError):
-    """A checkpoint that cannot be gone on with; the text is one sentence for the user."""
+    """A checkpoint that cannot be resumed; the text is one sentence for the user."""
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -118,6 +120,24 @@ def read(path: Path, header: Mapping[str, Any]) -> dict[str, Outcome]:
     return known
 
 
+def code(implementations: Iterable[Implementation]) -> dict[str, str]:
+    """SHA-256 of the file of each implementation that names one, by name; of what it imports nothing is known."""
+    files = {one.name: Path(one.target.rpartition(":")[0]) for one in implementations}
+    return {
+        name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for name, path in sorted(files.items())
+        if path.suffix == ".py" and path.is_file()
+    }
+
+
+def seed_of(path: Path) -> int:
+    """The seed of the plan of a run that is to be resumed; 0 of a file that is none of its checkpoints."""
+    with contextlib.suppress(OSError, CheckpointError, LookupError, TypeError):
+        seed = next(_lines(path), {})["plan"]["seed"]
+        return seed if isinstance(seed, int) else 0
+    return 0
+
+
 def _outcome(line: Line, earlier: Outcome) -> Outcome:
     if earlier.kind not in MEASURED:
         raise ValueError("the cell had ended")
@@ -138,7 +158,7 @@ def _compare(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any]) 
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The complete lines.  Raises JournalError for one that is not a strict JSON object."""
+    """The complete lines.  Raises CheckpointError for one that is not a strict JSON object."""
     end = _complete(path)
     with path.open("rb") as file:
         number = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,17 @@ LONG = 0.1
 NOISE, TIME, CALLS = "noise target", "time budget", "call limit"
 
 
+def drawn_seed() -> int:
+    """Seed that no earlier run had, as far as chance goes: what one left on the disk is of no use to the next.
+
+    Returns
+    -------
+    int
+        32 random bits.
+    """
+    return secrets.randbits(32)
+
+
 @dataclass(frozen=True)
 class Plan:
     """Plan of a run: how long and how often each cell is measured, equal for all."""
@@ -46,7 +58,7 @@ class Plan:
     limit: float = 18.0
     #: Threads that every library is given.
     threads: int = 1
-    #: Seed of the order within rounds.
+    #: Seed of all inputs, and of the order within rounds.
     seed: int = 0
     #: What is in the caches when a call begins.
     cache: str = WARM

@@ -6,6 +6,7 @@ A wrong result has no timing.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -47,8 +48,13 @@ DIED = ("crashed", "timeout")
 #: expected is computed once.  A process run has processes of its own, so to an implementation they are new.
 LAST = 0
 
-#: Number of inputs that are new to a cell even after LAST and all batches.
+#: Number of inputs that are new to a cell even after LAST and all batches; and the first ones of longer batches and of
+#: checked ones.
 UNSEEN = 10**6
+UNSEEN_LONGER, UNSEEN_CHECKED = UNSEEN + 1, UNSEEN + 100
+
+#: Numbers of fresh inputs that are a process run's own: what a call left on the disk is of no use in the next one.
+OWN = 10**4
 
 #: Row seeds of the checks before and after the timing.
 BEFORE, AFTER = 0, 1
@@ -69,6 +75,14 @@ class Live:
     jobs: list[Job] = field(default_factory=list)
     #: The wrong result that was right when it was asked again, if there was one.
     unstable: Unstable | None = None
+    #: Number of process runs before this one.
+    process_run: int = 0
+
+    def goes_on(self, before: Live) -> None:
+        """Take over what the same cell gave before its process died."""
+        self.batches[:0], self.jobs[:0] = before.batches, before.jobs
+        self.share, self.unstable = max(self.share, before.share), before.unstable or self.unstable
+        self.call_seconds = min(self.call_seconds, before.call_seconds)
 
     @property
     def seconds(self) -> list[tuple[float, ...]]:
@@ -89,6 +103,16 @@ class Live:
         return median(known) if known else None
 
 
+class _Once:
+    """So many checked batches, by number, each made once however often it is asked for."""
+
+    def __init__(self, make: Callable[[int], Batch]) -> None:
+        self._make = functools.cache(make)
+
+    def __call__(self, count: int) -> Iterator[Batch]:
+        return map(self._make, range(count))
+
+
 @dataclass
 class Protocol:
     """Measures cells through worker processes."""
@@ -98,11 +122,15 @@ class Protocol:
     #: The keywords that an implementation accepts.
     features: Callable[[Implementation], frozenset[str]]
     costs: Costs = field(default_factory=Costs)
-    references: References = field(default_factory=References)
+    #: Inputs are drawn by the seed of the plan, and so is what is expected.
+    references: References = field(init=False)
     known: KnownDeviations = field(default_factory=KnownDeviations)
     #: Seconds of the jobs with timed calls, and those of them for which the call or the harness had no core.
     job_seconds: float = 0.0
     queued_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.references = References(self.plan.seed)
 
     @property
     def core_wait(self) -> float | None:
@@ -134,13 +162,15 @@ class Protocol:
         if refusal:
             raise Skipped(refusal)
 
-    def open(self, cell: Cell) -> Live:
+    def open(self, cell: Cell, process_run: int = 0) -> Live:
         """Open a cell, check its first results, and make warm calls.
 
         Parameters
         ----------
         cell
             A workload on a target.
+        process_run
+            Number of process runs before this one.
 
         Returns
         -------
@@ -155,7 +185,7 @@ class Protocol:
             For what is unsupported, out of memory, or over the time budget.
         """
         target, plan = cell.target, self.plan
-        where = (cell.workload, target.dtype, target.device, plan.cache == COLD)
+        where = (cell.workload, target.dtype, target.device, plan.cache == COLD, plan.seed)
         opened: Opened = self._job(cell, "open_cell", target.implementation, *where)
         with self._closing(cell):
             share, unstable = self._check(cell, FIRST, opened.results, BEFORE)
@@ -165,7 +195,7 @@ class Protocol:
                 self.costs.add(target, cell.workload, Cost(seconds, opened.held_rss_bytes))
                 raise Skipped(over_time(seconds * plan.least_calls, plan.least_calls, plan.limit))
         opened = replace(opened, results={})  # they were checked, and take up memory
-        return Live(cell, opened, share, seconds, unstable=unstable)
+        return Live(cell, opened, share, seconds, unstable=unstable, process_run=process_run)
 
     def batch(self, live: Live) -> None:
         """One batch of calls.
@@ -181,7 +211,8 @@ class Protocol:
             For an exception, or a process that died.
         """
         with self._closing(live.cell):
-            live.batches.append(self._batch(live, len(live.batches) + 1, last=False))
+            number = OWN * live.process_run + len(live.batches) + 1
+            live.batches.append(self._batch(live, number, last=False))
 
     def close(self, live: Live, earlier: Outcome, stopped: str) -> ProcessRun:
         """The last batch of a process run, with its checks; the cell is closed in any case.
@@ -212,9 +243,12 @@ class Protocol:
             cheating.agreeing_clocks(live.jobs, lambda: self._longer(live))
             share, live.unstable = self._check(live.cell, LAST, last.results, AFTER, live.unstable)
             live.share = max(live.share, share)
-            cheating.deferred(live.batches)
+            more = _Once(functools.partial(self._checked, live))
+            cheating.deferred(live.batches, more)
             every = [batch for process_run in earlier.process_runs for batch in process_run.batches] + live.seconds
-            cheating.cached_result(every, lambda: self._job(live.cell, "cold_calls", cheating.LEAST_PAIRS).seconds)
+            cheating.cached_result(
+                every, lambda: self._job(live.cell, "cold_calls", cheating.LEAST_PAIRS).seconds, more
+            )
         self._job(live.cell, "close_cell")
         held = live.opened.held_rss_bytes
         self.costs.add(live.cell.target, live.cell.workload, Cost(min(map(min, live.seconds)), held))
@@ -262,13 +296,23 @@ class Protocol:
         live.call_seconds = min(live.call_seconds, *batch.seconds)
         return batch
 
+    def _checked(self, live: Live, number: int) -> Batch:
+        """A batch like the others, and no sample, of whose last call the results are right.  Raises Invalid."""
+        plan, takes = self.plan, live.call_seconds
+        given = (plan.round_seconds, max(2, plan.calls(takes)), UNSEEN_CHECKED + number, True, plan.lead_seconds(takes))
+        batch: Batch = self._job(live.cell, "batch", *given)
+        cheating.asynchronous_return(batch)
+        share, live.unstable = self._check(live.cell, UNSEEN_CHECKED + number, batch.results, AFTER, live.unstable)
+        live.share = max(live.share, share)
+        return replace(batch, results={})
+
     def _longer(self, live: Live) -> list[Job]:
         """Jobs of longer batches, which are no samples."""
         seconds = cheating.LONGER * self.plan.round_seconds
         most = max(1, cheating.LONGER * self.plan.calls(live.call_seconds))
         found = []
-        for number in range(1, cheating.LONGER_JOBS + 1):
-            batch: Batch = self._job(live.cell, "batch", seconds, most, UNSEEN + number)
+        for number in range(cheating.LONGER_JOBS):
+            batch: Batch = self._job(live.cell, "batch", seconds, most, UNSEEN_LONGER + number)
             spent = self.jobs.spent(live.cell.target.implementation)
             if spent is not None:
                 found.append(cheating.job(batch, spent, self.plan.threads))
@@ -281,7 +325,7 @@ class Protocol:
 
         A second one, on other inputs, makes the cell invalid: it is not the first call alone that is wrong.
         """
-        call = self.references.call(cell.target, cell.workload, number)
+        call = self.references.call(cell.target, cell.workload, number, keep=number < UNSEEN_CHECKED)
 
         def again() -> Any | None:
             try:

@@ -86,7 +86,7 @@ class Rounds:
         def each(cells: Sequence[Cell]) -> None:
             for cell in cells:
                 try:
-                    found[cell] = self.protocol.open(cell)
+                    found[cell] = self.protocol.open(cell, len(self.earlier[cell].process_runs))
                 except (Skipped, Invalid) as error:
                     found[cell] = error
                     if getattr(error, "clause", "") in DIED:
@@ -103,7 +103,7 @@ class Rounds:
     def _open(self, cell: Cell, early: Live | Exception | None = None) -> None:
         if isinstance(early, Exception):
             raise early
-        self._live[cell] = early or self.protocol.open(cell)
+        self._live[cell] = early or self.protocol.open(cell, len(self.earlier[cell].process_runs))
 
     def _batch(self, cell: Cell) -> None:
         live, earlier = self._live[cell], self.earlier[cell]
@@ -118,12 +118,12 @@ class Rounds:
         self.ended(cell, outcome)
 
     def _open_again(self, process: str) -> None:
-        """The other cells of a process that died, with what they gave so far."""
+        """The other cells of a process that died, with what they gave so far, a result that was wrong once with it."""
         for cell, live in [*self._live.items()]:
             if process_of(cell.target.implementation) == process and cell in self._live:
                 self._attempt(cell, self._open)
                 if cell in self._live:
-                    self._live[cell].batches[:0] = live.batches
+                    self._live[cell].goes_on(live)
 
 
 @dataclass

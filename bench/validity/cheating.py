@@ -2,7 +2,8 @@
 
 * It returns what it computed before.  The last call of every batch is on inputs that it never saw; if every one of
   them takes CACHED times as long as the others do, the others did not compute, or found their inputs in a cache of
-  the processor.  So inputs that it knows are given with cold caches: if that takes long too, it did compute.
+  the processor.  So inputs that it knows are given with cold caches: if that takes long too, it did compute.  A quick
+  one counts for it only where its result is checked: others may be quick because they are wrong.
 * It returns before it is done.  The results are copied right after the clock has stopped, and it is those copies that
   are checked; they are also read again later, and must not have changed.
 * It has a clock of its own.  Times are by clocks that were bound before it was loaded (impls.process.clocks), and a
@@ -10,7 +11,7 @@
   the worker says that its calls took must account for what its parent waited.
 * It is faster than the machine: beyond the best matrix product that was measured by more than NOISE.
 * It computes when its result is read.  Reading the results back must not take LATE_SHARE of a call more than reading
-  plain copies of them does.
+  plain copies of them does; here too a quick one counts only where its result is checked.
 
 ``pytest bench``, paired comparisons, the gate and ``benchmark()`` call the same rules.
 """
@@ -18,7 +19,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -38,22 +39,55 @@ CACHED = 2.0
 LEAST_PAIRS = 5
 
 
-def cached_result(batches: Sequence[Sequence[float]], cold_calls: Callable[[], Sequence[float]] = tuple) -> None:
+#: Gives so many batches, at most, of which each has results that are right; raises Invalid for one that has not.
+Checked = Callable[[int], Iterable[Batch]]
+
+
+def _no_checked(count: int) -> Iterable[Batch]:
+    return ()
+
+
+def cached_result(
+    batches: Sequence[Sequence[float]],
+    cold_calls: Callable[[], Sequence[float]] = tuple,
+    checked: Checked = _no_checked,
+) -> None:
     """Raise Invalid if the last call of each batch takes far longer than the others, and than known inputs can.
 
     Certain by the interval of the ratio, and every single one: on a busy machine many calls after a pause are slow, and
-    of a few some are not.  ``cold_calls`` gives the seconds of calls on known inputs with cold caches, none where they
-    cannot be cleared; it is called only where cheating is suspected.  A call of one query row and many keys does little
-    more than read them, and is slow on those that no cache has.
+    of a few some are not.  A call of one query row and many keys does little more than read them, and is slow on those
+    that no cache has.
+
+    Parameters
+    ----------
+    batches
+        Seconds of each call, batch by batch; of the last one the results were checked.
+    cold_calls
+        Gives the seconds of calls on known inputs with cold caches, none where they cannot be cleared; it is called
+        only where cheating is suspected.
+    checked
+        Gives more batches, of which each last call is checked.  They decide where the last call of all, or most of the
+        others, are slow, and some are not, at whose results nobody looked.
+
+    Raises
+    ------
+    Invalid
+        If calls on inputs never seen are slow, and those on known inputs are not.
     """
     pairs = [batch for batch in batches if len(batch) > 1]
-    if len(pairs) < LEAST_PAIRS:
+    ratio = _of_fresh(pairs)
+    if ratio is None or (ratio.low <= CACHED and _some_fresh_quick(pairs[-1:], pairs)):
         return
-    known, fresh = [batch[:-1] for batch in pairs], [batch[-1] for batch in pairs]
-    ratio = statistics.paired(known, [[seconds] for seconds in fresh])
-    if ratio.low <= CACHED or min(fresh) <= CACHED * statistics.median([known]).value:
-        return
-    read = cold_calls()
+    if _some_fresh_quick(pairs, pairs) or ratio.low <= CACHED:
+        known, pairs = pairs, []
+        for batch in checked(len(known)):
+            pairs.append(batch.seconds)
+            if _some_fresh_quick(pairs[-1:], known):
+                return
+        ratio = _of_fresh(pairs)
+        if ratio is None or ratio.low <= CACHED:
+            return
+    fresh, read = [batch[-1] for batch in pairs], cold_calls()
     if read and statistics.median([[fresh]]).value <= CACHED * statistics.median([[read]]).value:
         return
     raise Invalid(
@@ -61,6 +95,18 @@ def cached_result(batches: Sequence[Sequence[float]], cold_calls: Callable[[], S
         f"it returns what it computed before: on inputs that it never saw a call takes {ratio.value:.3g} times as"
         f" long ({ratio.low:.3g} to {ratio.high:.3g})",
     )
+
+
+def _of_fresh(pairs: Sequence[Sequence[float]]) -> statistics.Interval | None:
+    """Time of the last call of a batch ÷ that of the others; None of too few batches."""
+    if len(pairs) < LEAST_PAIRS:
+        return None
+    return statistics.paired([batch[:-1] for batch in pairs], [[batch[-1]] for batch in pairs])
+
+
+def _some_fresh_quick(pairs: Sequence[Sequence[float]], known: Sequence[Sequence[float]]) -> bool:
+    """Whether the last call of a batch is about as quick as the known calls of those others."""
+    return min(batch[-1] for batch in pairs) <= CACHED * statistics.median([[batch[:-1] for batch in known]]).value
 
 
 def asynchronous_return(last: Batch) -> None:
@@ -71,11 +117,38 @@ def asynchronous_return(last: Batch) -> None:
         )
 
 
-def deferred(batches: Sequence[Batch]) -> None:
-    """Raise Invalid if reading the results back always takes far longer than reading plain arrays ever does."""
-    late = min(batch.readback_seconds for batch in batches) - max(batch.plain_seconds for batch in batches)
+def deferred(batches: Sequence[Batch], checked: Checked = _no_checked) -> None:
+    """Raise Invalid if reading the results back always takes far longer than reading plain arrays ever does.
+
+    Parameters
+    ----------
+    batches
+        Batches of a process run; of the last one the results were checked.
+    checked
+        Gives more batches, of which each last call is checked.  They decide where reading the last results of all, or
+        most of the others, is late, and that of some is not, at which nobody looked.
+
+    Raises
+    ------
+    Invalid
+        If reading is late in every one of them.
+    """
+    if len(batches) < LEAST_PAIRS - 1:
+        return
     call = statistics.median([[batch.seconds for batch in batches]]).value
-    if len(batches) >= LEAST_PAIRS - 1 and late > max(LATE_SHARE * call, LATE_SECONDS):
+    plain, allowed = max(batch.plain_seconds for batch in batches), max(LATE_SHARE * call, LATE_SECONDS)
+    each = [batch.readback_seconds for batch in batches]
+    if max(median(each), each[-1]) - plain <= allowed:
+        return
+    if min(each) - plain <= allowed:
+        each = []
+        for batch in checked(len(batches)):
+            each.append(batch.readback_seconds)
+            plain = max(plain, batch.plain_seconds)
+            if min(each) - plain <= allowed:
+                return
+    if each:
+        late = min(each) - plain
         raise Invalid(
             "deferred",
             f"it computes when its results are read: reading them takes {1e3 * late:.3g} ms longer than plain arrays,"

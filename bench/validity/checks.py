@@ -370,18 +370,25 @@ _EXPECTED = {
 class References:
     """Calls with their inputs and expected results, made once for all implementations and process runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int = 0) -> None:
+        """Begin with nothing; inputs are drawn from ``seed``, as by the worker that is given it."""
+        self._seed = seed
         self._inputs = CaseStore()  # of one workload and dtype
         self._workload: tuple[Workload, str] | None = None
         self._expected = CaseStore(KEPT)
         self._lock = threading.Lock()  # cells of different processes are opened at the same time
 
-    def call(self, target: Target, workload: Workload, number: int) -> Call:
-        """The call with the first input set or with a fresh one.  Those of one workload and dtype are kept."""
+    def call(self, target: Target, workload: Workload, number: int, keep: bool = True) -> Call:
+        """The call with the first input set or with a fresh one.  Those of one workload and dtype are kept.
+
+        Without ``keep`` a fresh one is not, as of many that are needed once.
+        """
         with self._lock:
             if self._workload != (workload, target.dtype):
                 self._inputs, self._workload = CaseStore(), (workload, target.dtype)
-            inputs = self._make(workload, target.dtype, number)
+            inputs = self._make(workload, target.dtype, number if keep else FIRST)
+            if not keep:
+                inputs = arguments.fresh(workload, *inputs, number)
         return Call(workload, *inputs, target.dtype, target.implementation.profile(target.dtype), number)
 
     def expect(self, call: Call, seed: int) -> tuple[Part, ...]:
@@ -394,7 +401,7 @@ class References:
     def _make(self, workload: Workload, dtype: str, number: int) -> Inputs:
         def make() -> Inputs:
             if number == FIRST:
-                return arguments.make(workload, dtype, 0)
+                return arguments.make(workload, dtype, self._seed)
             return arguments.fresh(workload, *self._make(workload, dtype, FIRST), number)
 
         inputs: Inputs = self._inputs.get(number, make)

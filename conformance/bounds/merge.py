@@ -16,7 +16,8 @@ One row, P parts with keys, l_p their log-sum-exps, w_p their weights, o_p their
 3. *Sum.*  P products and sums, or P − 1 times o + σ (o_p − o), whose difference is rounded at the size of the larger:
    at most (3 P + 2) w A with A = max |o_p|.  A profile that rounds weights adds u Σ w_p |o_p|, one whose products have
    rounded operands 2⁻¹¹ times that once more, and one that stores every intermediate (P + 1) u A: the products, or
-   the outputs of P − 1 mergings of two.  A weight that underflows loses η Σ |o_p|.
+   the outputs of P − 1 mergings of two.  A weight that underflows loses η Σ |o_p|: the η of what is computed in, and
+   in a profile that rounds weights the η of the storage dtype once more, as in step 3 of bounds/sdpa.py.
 4. *Storing.*  One rounding of the output, u |o|, and what underflow loses.  lse is off by ε, and by the rounding of
    its sum and of itself, w (2 + 2 |lse|): it is in float32 or wider in every profile.
 
@@ -29,7 +30,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attention_conformance.conformance.bounds.sdpa import EXP_ERROR, FUNCTION_ERROR, UNIT_ROUNDOFF, rounding
+from attention_conformance.conformance.bounds.sdpa import EXP_ERROR, FUNCTION_ERROR, UNIT_ROUNDOFF, Rounding, rounding
 from attention_conformance.conformance.spec.merge import MergeExpected
 from attention_conformance.impls.contract import Profile
 
@@ -43,11 +44,16 @@ class MergeBound:
 
 
 def sizes_and_errors(expected: MergeExpected, unit: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Step 1: P, L and ε of each row, each (B, Hq, Sq); ``unit`` is the roundoff that is computed in."""
+    """Step 1: P, L and ε of each row, each (B, H, S); ``unit`` is the roundoff that is computed in."""
     has_keys = ~np.isneginf(expected.lses)
     parts = has_keys.sum(axis=0)
     sizes = np.max(np.where(has_keys, np.abs(expected.lses), 0.0), axis=0, initial=0.0) + np.log(np.fmax(parts, 1))
     return parts, sizes, unit * (EXP_ERROR + parts * (FUNCTION_ERROR + 2) + (parts + 6) * sizes)
+
+
+def lost_of_weight(r: Rounding) -> float:
+    """Step 3: what underflow may take from a weight as it is computed, and once more where it is stored."""
+    return r.flushed + (r.weight > 0) * r.underflow
 
 
 def bound(expected: MergeExpected, dtype: str, profile: Profile) -> MergeBound:
@@ -65,9 +71,10 @@ def bound(expected: MergeExpected, dtype: str, profile: Profile) -> MergeBound:
     Returns
     -------
     MergeBound
-        |error|, absolute: output (B, Hq, Sq, Dv) and lse (B, Hq, Sq).
+        |error|, absolute: output (B, H, S, Dv) and lse (B, H, S).
     """
     r, has_keys = rounding(dtype, profile), ~np.isneginf(expected.lses)
+    lost = lost_of_weight(r)
     unit = r.accumulator + UNIT_ROUNDOFF["float64"]  # the reference's own error
     with np.errstate(all="ignore"):  # NaN is a case, no accident
         parts, _, moved = sizes_and_errors(expected, unit)
@@ -79,7 +86,7 @@ def bound(expected: MergeExpected, dtype: str, profile: Profile) -> MergeBound:
         largest, mean, count = absolute.max(axis=0, initial=0.0), (weights * absolute).sum(axis=0), parts[..., None]
         by_weights += np.expm1(moved)[..., None] * np.abs(expected.output)
         by_sum = (3 * count + 2) * unit * largest + (r.weight + r.operand) * mean
-        by_sum += (count + 1) * r.score * largest + r.flushed * absolute.sum(axis=0)
+        by_sum += (count + 1) * r.score * largest + lost * absolute.sum(axis=0)
         output = by_weights + by_sum
         output += r.store * (np.abs(expected.output) + output) + r.underflow
         lse = moved + unit * (2 + 2 * np.abs(expected.lse))

@@ -21,8 +21,9 @@ G = Σ_d |g_d| A_d.  The gradients are w_p g and w_p (a_p − b + h).
    than 2 A_d: P (g(Dv) + 6 w) 2 G.  ``storage`` rounds what it multiplies, and g in each step: (2 + P²) u 2 G.
    The rest is (P + 4) w of |a_p| + |b| + |h|.
 4. *Storing.*  Gradients of outputs are stored in their dtype.  Those of log-sum-exps are in float32 or wider in every
-   profile: w of the result, in step 3.  A weight that underflows loses η |g_d| and η (2 G + |h|); in ``storage`` the
-   g of each of P steps may lose η in each step before it, whatever the weight is then: P² η Σ_d 2 A_d.
+   profile: w of the result, in step 3.  A weight that underflows loses η |g_d| and η (2 G + |h|), in the η of what is
+   computed in and, where weights are rounded, once more in that of the storage dtype; in ``storage`` the g of each of
+   P steps may lose η in each step before it, whatever the weight is then: P² η Σ_d 2 A_d.
 
 A part without a key has gradients of exactly zero.  The reference's own error, of float64, is in w.
 """
@@ -34,7 +35,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attention_conformance.conformance.bounds import merge as forward_bounds
-from attention_conformance.conformance.bounds.merge import sizes_and_errors
+from attention_conformance.conformance.bounds.merge import lost_of_weight, sizes_and_errors
 from attention_conformance.conformance.bounds.sdpa import (
     EXP_ERROR,
     FUNCTION_ERROR,
@@ -69,11 +70,11 @@ def bound(expected: MergeGradExpected, dtype: str, profile: Profile) -> MergeGra
     Returns
     -------
     MergeGradBound
-        |error|, absolute: grad_outputs (P, B, Hq, Sq, Dv) and grad_lses (P, B, Hq, Sq).
+        |error|, absolute: grad_outputs (P, B, H, S, Dv) and grad_lses (P, B, H, S).
     """
     f, r = expected.forward, rounding(dtype, profile)
     unit = r.accumulator + UNIT_ROUNDOFF["float64"]  # the reference's own error
-    has_keys = ~np.isneginf(f.lses)
+    has_keys, lost = ~np.isneginf(f.lses), lost_of_weight(r)
     with np.errstate(all="ignore"):  # NaN is a case, no accident
         parts, sizes, moved = sizes_and_errors(f, unit)
         stepwise = parts * unit * (EXP_ERROR + FUNCTION_ERROR + 5 + 7 * sizes)
@@ -82,7 +83,7 @@ def bound(expected: MergeGradExpected, dtype: str, profile: Profile) -> MergeGra
         weights = np.where(has_keys, f.weights, 0.0)
 
         relative = theta + unit * (parts + 1) + r.score * parts
-        grad_outputs = weights[..., None] * g * relative[..., None] + r.flushed * g
+        grad_outputs = weights[..., None] * g * relative[..., None] + lost * g
         grad_outputs += r.underflow * (1 + (r.score > 0) * parts)[..., None]
         grad_outputs += r.store * (np.abs(expected.grad_outputs) + grad_outputs)
 
@@ -94,7 +95,7 @@ def bound(expected: MergeGradExpected, dtype: str, profile: Profile) -> MergeGra
         error = error + (g * _merged_error(expected, dtype, profile)).sum(axis=-1)
         error += parts * (growth(f.outputs.shape[-1], r) + 6 * unit + 2 * r.operand) * products
         error += (2 + parts**2) * r.score * products
-        grad_lses = weights * (1 + theta) * error + r.flushed * (1 + products + h)
+        grad_lses = weights * (1 + theta) * error + r.flushed + lost * (products + h)
         grad_lses += r.underflow * (r.score > 0) * parts**2 * 2 * largest.sum(axis=-1)
     return MergeGradBound(
         np.where(has_keys[..., None], grad_outputs, 0.0),

@@ -15,10 +15,12 @@ element by element, and X = |x| + |δx| the size that it may have.
    The bias is one more term of the sum, as an accumulator may start with it; ``storage`` rounds the product before it
    is added, and loses η there.  Without an error of its own, x is exact: the inputs and weights of a call are numbers
    of the dtype.
-2. *Heads.*  ``bounds.bound_under`` with |δq|, |δk| and |δv| of 1: they move the scores, softmax and the weighted sum.
-3. *Combined heads and output projection*: 1, with |δx| the bound of 2.  Without w_o the heads are the result.
-4. *Averaged weights.*  The mean of the bounds of the heads, H w p̄ for a sum of positive terms and a division, and
-   one storing.
+2. *Heads.*  ``bounds.bound_under`` with the |δq|, |δk| and |δv| that step 1 gives: they move the scores, softmax and
+   the weighted sum.
+3. *Combined heads and output projection*: step 1, with the bound of step 2 as |δx|.  Without w_o the heads are the
+   result.
+4. *Averaged weights.*  The mean of the bounds of the heads, (H + 1) w p̄ for a sum of positive terms and a division,
+   and one storing.
 5. *Residual sum* z = x + y: |δz| ≤ |δx| + |δy| + u (|z| + |δz|) + η.
 6. *Layer normalisation* of z (n columns), with c = z − mean z, s = √(mean c² + ε) and y = c / s.
 

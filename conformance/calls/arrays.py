@@ -80,6 +80,14 @@ def array_of(name: str, array: Any) -> np.ndarray:
         raise TypeError(f"{name}: {error}") from None
 
 
+def pair_of(name: str, pair: Any) -> tuple[Any, ...]:
+    """A keyword that is a pair.  Raises TypeError, with its name, for a number alone."""
+    try:
+        return tuple(pair)
+    except TypeError:
+        raise TypeError(f"{name} is {pair!r}; it is a pair") from None
+
+
 def layout_of(layout: Layout | str) -> Layout:
     """The layout of a name.  Raises ValueError."""
     try:
@@ -141,8 +149,9 @@ def check_options(keywords: Mapping[str, Any], arrays: Mapping[str, np.ndarray])
         raise ValueError("tree_parents name a row behind their own; TREE-4 leaves the result open")
     if "rotary_interleaved" in keywords and "rotary_cos" not in keywords:
         raise ValueError("rotary_interleaved pairs columns for rotary_cos and rotary_sin, and they are not given")
-    if min(keywords.get("block_size", (1,))) < 1:
-        raise ValueError(f"block_size is {keywords['block_size']}; it is (bq, bk), each 1 or more")
+    sizes = keywords.get("block_size", (1, 1))
+    if len(sizes) != 2 or min(sizes) < 1:
+        raise ValueError(f"block_size is {sizes}; it is (bq, bk), each 1 or more")
     sides = keywords.get("window", (0, 0))
     if len(sides) != 2 or any(side is not None and side < 0 for side in sides):
         raise ValueError(f"window is {sides}; it is (left, right), each 0 or more, or None for an open side")

@@ -16,6 +16,7 @@ from attention_conformance.conformance.calls.arrays import (
     check_options,
     dtype_of,
     layout_of,
+    pair_of,
     profile_of,
 )
 from attention_conformance.conformance.calls.question import Part, Question, rows_of, sample_rows, shapes_of
@@ -107,8 +108,8 @@ def attention(
     }
     keywords |= {"is_causal": True} if is_causal else {}
     keywords |= {"rotary_interleaved": True} if rotary_interleaved else {}
-    keywords |= {"window": tuple(window)} if window is not None else {}
-    keywords |= {"block_size": tuple(block_size)} if block_size is not None else {}
+    pairs = {"window": window, "block_size": block_size}
+    keywords |= {n: pair_of(n, pair) for n, pair in pairs.items() if pair is not None}
     check_options(keywords, arrays)
     results = {
         "output": output, "weights": weights, "lse": lse, "present_key": present_key, "present_value": present_value,

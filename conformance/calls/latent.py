@@ -56,7 +56,9 @@ def latent(
     keywords |= {"scale": float(options["scale"])} if options["scale"] is not None else {}
     q, latents = arrays["q"], arrays["latents"]
     check_options(keywords, {"q": q, "k": latents[:, None]})
-    returned = {name: form.result(name, array_of(name, a)) for name, a in results.items() if a is not None}
+    returned = {
+        name: form.result(name, array_of(name, a)) for name, a in results.items() if name == "output" or a is not None
+    }
     (b, heads, sq, d), (_, sk, rank) = q.shape, latents.shape
     shape = LatentShape(b, heads, sq, sk, d, arrays["k_rope"].shape[2], rank, arrays["w_uv"].shape[2])
     if wanted is None:

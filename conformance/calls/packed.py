@@ -13,6 +13,7 @@ from attention_conformance.conformance.calls.arrays import (
     check_fit,
     check_options,
     dtype_of,
+    pair_of,
     profile_of,
 )
 from attention_conformance.conformance.calls.question import Part, Question, rows_of, sample_rows, shapes_of
@@ -51,12 +52,13 @@ def packed(
     scales = {n: array_of(n, options[n]) for n in ("k_scale", "v_scale") if options.get(n) is not None}
     stored = {} if scales else {n: arrays[n] for n in (keys, values)}
     dtype = dtype_of({"q": arrays["q"]} | stored | new)
-    came = {name: array_of(name, array) for name, array in results.items() if array is not None}
+    came = {name: array_of(name, array) for name, array in results.items() if name == "output" or array is not None}
     keywords: dict[str, Any] = {}
     arrays_of = ("causal_offset", "sinks", "bias")
     keywords |= {n: array_of(n, options[n]) for n in arrays_of if options.get(n) is not None}
     keywords |= {n: float(options[n]) for n in ("scale", "softcap") if options[n] is not None}
-    keywords |= {n: options[n] for n in ("is_causal", "window") if options[n] is not None}
+    keywords |= {"is_causal": options["is_causal"]} if options["is_causal"] is not None else {}
+    keywords |= {"window": pair_of("window", options["window"])} if options["window"] is not None else {}
     check_options(keywords, {})
     for name in arrays.keys() & set(WHOLE_NUMBERS):
         if arrays[name].dtype.kind not in "iu":

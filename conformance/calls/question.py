@@ -40,6 +40,11 @@ class Question:
     rows: tuple[int, ...] | None = None
     heads: tuple[int, ...] | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse to say of nothing that it is right, as of a function that returns None."""
+        if not self.parts:
+            raise TypeError("nothing to compare: output is None, and no other result is given")
+
 
 def shapes_of(s: Shape) -> dict[str, tuple[int, ...]]:
     """The shape of each result of sdpa."""

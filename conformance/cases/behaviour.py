@@ -39,31 +39,31 @@ def cases() -> Iterator[Case]:
 
 def _masked_values() -> Iterator[Case]:
     off = mask_without(keys=POISONED)
-    large = {"edit": _poison("kv", 1e4, POISONED), "data": numbered}
+    large = {"edit": poison("kv", 1e4, POISONED), "data": numbered}
     yield case("masked-large-values", "SDPA-21", "Masked keys and values of 1e4 change nothing.", SMALL, mask=off, dtypes=("float32", *HALVES), **large, stays="the common form of stale memory, in half precision too")
-    yield case("masked-largest-values", "SDPA-21", "Masked keys and values of 3e38: their scores overflow and still change nothing.", SMALL, mask=off, edit=_poison("kv", 3e38, POISONED))
-    yield case("masked-largest-values-half", "SDPA-21", "Masked keys and values of 60000: their scores are beyond float16 and still change nothing.", SMALL, mask=off, edit=_poison("kv", 60000.0, POISONED), dtypes=("float16",))
-    yield case("masked-large-causal", "SDPA-21 SDPA-9", "Keys above the diagonal hold 1e4.", SQUARE, is_causal=True, data=numbered, edit=_poison("kv", 1e4, slice(-1, None)), dtypes=("float32", *HALVES), stays="stale memory above the diagonal", needs="Sq > 1")
-    yield case("masked-large-lengths", "SDPA-21 SDPA-12", "Keys behind the lengths hold 1e4, as a reused cache does.", SMALL, kv_lengths=lengths(5, 5), edit=_poison("kv", 1e4, slice(5, None)), data=numbered, dtypes=("float32", *HALVES))
+    yield case("masked-largest-values", "SDPA-21", "Masked keys and values of 3e38: their scores overflow and still change nothing.", SMALL, mask=off, edit=poison("kv", 3e38, POISONED))
+    yield case("masked-largest-values-half", "SDPA-21", "Masked keys and values of 60000: their scores are beyond float16 and still change nothing.", SMALL, mask=off, edit=poison("kv", 60000.0, POISONED), dtypes=("float16",))
+    yield case("masked-large-causal", "SDPA-21 SDPA-9", "Keys above the diagonal hold 1e4.", SQUARE, is_causal=True, data=numbered, edit=poison("kv", 1e4, slice(-1, None)), dtypes=("float32", *HALVES), stays="stale memory above the diagonal", needs="Sq > 1")
+    yield case("masked-large-lengths", "SDPA-21 SDPA-12", "Keys behind the lengths hold 1e4, as a reused cache does.", SMALL, kv_lengths=lengths(5, 5), edit=poison("kv", 1e4, slice(5, None)), data=numbered, dtypes=("float32", *HALVES))
     yield case("masked-large-empty-row", "SDPA-21 SDPA-15", "A fully masked row, with values of 1e4: zeros.", SMALL, mask=mask_without(rows=slice(1, 2)), data=constant_values(1e4), needs="Sq > 1")
     for what, text in (("k", "keys"), ("v", "values")):
         for value in (np.nan, np.inf):
-            yield case(f"masked-{value}-{text}", "SDPA-22", f"Masked {text} of {value} do not reach the output.", SMALL, mask=off, data=numbered, edit=_poison(what, value, POISONED), stays="a SHOULD, which no fault can fail")
-    yield case("masked-nan-causal", "SDPA-22 SDPA-9", "NaN in the last key and value reaches only the last row.", SQUARE, is_causal=True, data=numbered, edit=_poison("kv", np.nan, slice(-1, None)), stays="a SHOULD, which no fault can fail", needs="Sq > 1")
-    yield case("masked-nan-lengths", "SDPA-22 SDPA-12", "NaN behind the lengths, as in an uninitialised cache.", SMALL, kv_lengths=lengths(5, 5), data=numbered, edit=_poison("kv", np.nan, slice(5, None)), stays="a SHOULD, which no fault can fail")
+            yield case(f"masked-{value}-{text}", "SDPA-22", f"Masked {text} of {value} do not reach the output.", SMALL, mask=off, data=numbered, edit=poison(what, value, POISONED), stays="a SHOULD, which no fault can fail")
+    yield case("masked-nan-causal", "SDPA-22 SDPA-9", "NaN in the last key and value reaches only the last row.", SQUARE, is_causal=True, data=numbered, edit=poison("kv", np.nan, slice(-1, None)), stays="a SHOULD, which no fault can fail", needs="Sq > 1")
+    yield case("masked-nan-lengths", "SDPA-22 SDPA-12", "NaN behind the lengths, as in an uninitialised cache.", SMALL, kv_lengths=lengths(5, 5), data=numbered, edit=poison("kv", np.nan, slice(5, None)), stays="a SHOULD, which no fault can fail")
     yield case("masked-nan-bias", "SDPA-22 SDPA-6", "NaN in the bias of masked keys.", SMALL, mask=off, bias=random_bias(), edit=_poison_bias(np.nan, POISONED), stays="a SHOULD, which no fault can fail")
-    yield case("masked-nan-empty-row", "SDPA-22 SDPA-15", "NaN in every value, and a fully masked row: that row is zero.", SMALL, mask=mask_without(rows=slice(1, 2)), edit=_poison("v", np.nan, slice(None)), stays="a SHOULD, which no fault can fail", needs="Sq > 1")
+    yield case("masked-nan-empty-row", "SDPA-22 SDPA-15", "NaN in every value, and a fully masked row: that row is zero.", SMALL, mask=mask_without(rows=slice(1, 2)), edit=poison("v", np.nan, slice(None)), stays="a SHOULD, which no fault can fail", needs="Sq > 1")
 
 
 def _nan() -> Iterator[Case]:
     yield case("nan-query", "SDPA-23", "NaN in one query row: NaN in that row, and in no other (pytorch 141128 gave zeros).", SMALL, edit=_nan_query, dtypes=("float32", *HALVES), needs="Sq > 2")
-    yield case("nan-key", "SDPA-23", "NaN in an allowed key reaches every row.", SMALL, edit=_poison("k", np.nan, slice(3, 4)), stays="a key of NaN beside others")
-    yield case("nan-value", "SDPA-23", "NaN in one column of an allowed value reaches that column alone.", SMALL, edit=_nan_value, needs="Dv > 1")
+    yield case("nan-key", "SDPA-23", "NaN in an allowed key reaches every row.", SMALL, edit=poison("k", np.nan, slice(3, 4)), stays="a key of NaN beside others")
+    yield case("nan-value", "SDPA-23", "NaN in one column of an allowed value reaches that column alone.", SMALL, edit=nan_in_column, needs="Dv > 1")
     yield case("nan-key-other-batch", "SDPA-23", "NaN in the second batch does not reach the first.", SMALL, edit=_nan_in_second_batch, needs="B > 1")
     yield case("nan-query-causal", "SDPA-23 SDPA-9", "NaN in a query row, causal.", SQUARE, is_causal=True, edit=_nan_query, needs="Sq > 2")
     yield case("nan-query-tiles", "SDPA-23", "NaN in a query row over several tiles: max and comparison must not drop it.", TILES, edit=_nan_query, needs="Sq > 2")
-    yield case("nan-key-last-tile", "SDPA-23", "NaN in the last of 65 keys: a later tile must not drop it.", TILES, edit=_poison("k", np.nan, slice(-1, None)))
-    yield case("nan-key-alone", "SDPA-23", "NaN in the only key: its weight is NaN, not 1.", replace(SMALL, sk=1), edit=_poison("k", np.nan, slice(None)))
+    yield case("nan-key-last-tile", "SDPA-23", "NaN in the last of 65 keys: a later tile must not drop it.", TILES, edit=poison("k", np.nan, slice(-1, None)))
+    yield case("nan-key-alone", "SDPA-23", "NaN in the only key: its weight is NaN, not 1.", replace(SMALL, sk=1), edit=poison("k", np.nan, slice(None)))
     yield case("nan-all", "SDPA-23", "Every query is NaN.", SMALL, edit=_all_nan)
 
 
@@ -128,7 +128,7 @@ def _invalid() -> Iterator[Case]:
     yield refused("bias-larger", "SDPA-36", "A bias with a batch of 4 over a batch of 2.", _with("bias", lambda x: np.zeros_like(np.repeat(x.keywords["bias"], 2, 0))), bias=random_bias(), stays="a bias of more batches")
 
 
-def _poison(what: str, value: float, keys: slice) -> Callable[[Inputs], Inputs]:
+def poison(what: str, value: float, keys: slice) -> Callable[[Inputs], Inputs]:
     """``value`` in k, v or both, at these keys."""
 
     def edit(x: Inputs) -> Inputs:
@@ -167,7 +167,8 @@ def _all_nan(x: Inputs) -> Inputs:
     return replace(x, q=np.full_like(x.q, np.nan))
 
 
-def _nan_value(x: Inputs) -> Inputs:
+def nan_in_column(x: Inputs) -> Inputs:
+    """NaN in one column of one value."""
     v = x.v.copy()
     v[:, :, 3, 1] = np.nan
     return replace(x, v=v)

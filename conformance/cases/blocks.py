@@ -209,14 +209,6 @@ def _star(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
     return np.full(s.sq, -1, np.int64)
 
 
-def _siblings(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
-    return np.minimum(np.arange(s.sq) - 1, 0)
-
-
-def _branches(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
-    return np.maximum(np.arange(s.sq) - 2, -1)
-
-
 def _three_branches(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
     return np.maximum(np.arange(s.sq) - 3, -1)
 

@@ -199,6 +199,12 @@ def ascending(step: float = 1.0) -> Data:
     return make
 
 
+def cancelling_values(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Small numbers, and values of about ±100 in turn: the output is small against them."""
+    q, k, v = normal(0.1)(rng, s)
+    return q, k, v + 100.0 * (-1.0) ** np.arange(s.sk)[:, None]
+
+
 def repeated_keys(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """All keys equal and all values different: every weight is 1/n."""
     q, k, v = normal(1.0)(rng, s)
@@ -273,6 +279,11 @@ def lengths(*values: int, of: int | None = None) -> Maker:
     Of a cache of ``of`` keys, which is scaled to the keys there are: all stay all, none stay none.
     """
     return lambda rng, s, dtype: _per_batch(values, s, of)
+
+
+def stated(*values: int) -> Maker:
+    """These offsets or lengths, whatever the shape."""
+    return lambda rng, s, dtype: np.array(values, np.int64)
 
 
 def ends(*values: int, of: int | None = None) -> Maker:

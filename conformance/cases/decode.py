@@ -25,6 +25,7 @@ from attention_conformance.conformance.cases.data import (
     random_bias,
     random_mask,
 )
+from attention_conformance.conformance.cases.sinks import per_head
 from attention_conformance.conformance.spec.inputs import Inputs
 
 #: A step of one token, and one of three, over a past of six and of four keys.
@@ -88,7 +89,7 @@ def _options() -> Iterator[Case]:
     yield case("decode-lengths-short", "DEC-1 SDPA-12", "A length within the past: no new key for that batch.", STEP, past=6, kv_lengths=lengths(7, 3, of=7), data=numbered)
     yield case("decode-softcap", "DEC-1 SDPA-5", "A softcap.", STEPS, softcap=2.0, **causal)
     yield case("decode-scale-zero", "DEC-1 SDPA-4", "scale = 0, given, is not \"none\".", replace(GROUPED, sq=1), scale=0.0, past=6, is_causal=True, data=numbered)
-    yield case("decode-sinks", "DEC-1 SDPA-38", "Sinks with a window over a past, as gpt-oss decodes.", replace(GROUPED, sq=1), past=6, is_causal=True, window=(3, 0), sinks=_per_head, data=numbered)
+    yield case("decode-sinks", "DEC-1 SDPA-38", "Sinks with a window over a past, as gpt-oss decodes.", replace(GROUPED, sq=1), past=6, is_causal=True, window=(3, 0), sinks=per_head(1.0), data=numbered)
     yield case("decode-results", "DEC-3 SDPA-18 SDPA-19", "All results: output, weights, lse, then the present.", STEPS, return_weights=True, return_lse=True, **causal)
     yield case("decode-weights", "DEC-3 SDPA-18", "Weights over past and new keys, and the present behind them.", STEPS, return_weights=True, **causal)
     yield case("decode-lse", "DEC-3 SDPA-19", "The present comes behind lse.", STEPS, return_lse=True, **causal)
@@ -134,10 +135,6 @@ def _without_first_keys(rng: np.random.Generator, s: Shape, dtype: np.dtype) -> 
     mask = np.ones((s.b, 1, 1, s.sk), bool)
     mask[1:, ..., :2] = False
     return mask
-
-
-def _per_head(rng: np.random.Generator, s: Shape, dtype: np.dtype) -> np.ndarray:
-    return rng.standard_normal(s.hq).astype(dtype)
 
 
 def _large_behind(inputs: Inputs) -> Inputs:

@@ -153,8 +153,9 @@ def _pages(case: AnyCase, sizes: Sizes) -> list[int]:
 
 
 def _paged(shape: PagedShape, page: int) -> PagedShape:
-    """A shape with pages of another size: each sequence keeps its number of whole pages, and the keys behind them."""
-    lengths = tuple(n // shape.page * page + min(n % shape.page, page - 1) for n in shape.k_lengths)
+    """A shape with pages of another size: full pages stay full, and no sequence has fewer keys than before."""
+    whole = -(-shape.page // page) * page  # the fewest slots in whole new pages that hold what a page held
+    lengths = tuple(n // shape.page * whole + n % shape.page for n in shape.k_lengths)
     return replace(shape, page=page, k_lengths=lengths)
 
 

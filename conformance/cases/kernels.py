@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.conformance.cases.base import FLOAT32, Case, case
+from attention_conformance.conformance.cases.behaviour import nan_in_column, poison
 from attention_conformance.conformance.cases.data import (
     LEVEL,
     Maker,
@@ -548,8 +549,8 @@ def _written() -> dict[str, Case]:
         ("offset-negative", "SDPA-10 SDPA-15", "Offset −3: the token stands before the first key.", {"is_causal": True, "causal_offset": -3}),
         ("offset-lengths", "SDPA-12 SDPA-10 SDPA-13", "Lengths below the offset of one sequence, above that of the other.", end | {"kv_lengths": lengths(170, 200, of=256)}),
         ("offset-cut", "SDPA-10 DEC-5 SDPA-12", "Tokens before the end of what is valid.", end | {"kv_lengths": lengths(170, 256, of=256)}),
-        ("nan-value", "SDPA-23", "NaN in one column of one value reaches that column alone.", {"edit": _nan_in_column}),
-        ("nan-key-last", "SDPA-23", "NaN in the last key of the cache.", {"edit": _nan_in_last_key}),
+        ("nan-value", "SDPA-23", "NaN in one column of one value reaches that column alone.", {"edit": nan_in_column}),
+        ("nan-key-last", "SDPA-23", "NaN in the last key of the cache.", {"edit": poison("k", np.nan, slice(-1, None))}),
         ("past", "DEC-1 DEC-2 DEC-3", "One token behind 255.", step),
         ("past-bias", "DEC-1 SDPA-6", "A bias over past and new keys.", step | {"bias": random_bias(2.0)}),
         ("past-dtype", "DEC-7", "Past values alone are wider than the new ones.", step | {"edit": _wider_past_values, "invalid": True}),
@@ -584,17 +585,5 @@ def _written() -> dict[str, Case]:
     return {each.name: each for each in found}
 
 
-def _nan_in_column(x: Inputs) -> Inputs:
-    v = x.v.copy()
-    v[:, :, 3, 1] = np.nan
-    return replace(x, v=v)
-
-
 def _wider_past_values(x: Inputs) -> Inputs:
     return replace(x, keywords=x.keywords | {"past_value": x.keywords["past_value"].astype(np.float64)})
-
-
-def _nan_in_last_key(x: Inputs) -> Inputs:
-    k = x.k.copy()
-    k[:, :, -1] = np.nan
-    return replace(x, k=k)

@@ -130,7 +130,7 @@ def _empty() -> Iterator[MergeGradientCase]:
 
 
 def _range() -> Iterator[MergeGradientCase]:
-    yield case("unequal", "GRAD-39", "80 apart: the weight is below the least number of float16, and none of float32.", data=lses_apart(80.0), lse=True, dtypes=ALL_DTYPES, stays="a weight that is small in every dtype")
+    yield case("unequal", "GRAD-39", "80 apart: a weight of 1.8e-35, below the least number of float16 and within the range of float32.", data=lses_apart(80.0), lse=True, dtypes=ALL_DTYPES, stays="a weight that is small in every dtype")
     yield case("unequal-more", "GRAD-39", "10,000 apart: the larger part has both gradients, the other zeros.", data=lses_apart(1e4), lse=True, dtypes=("float32", *HALVES), stays="a weight that vanishes in every dtype")
     yield case("unequal-some", "GRAD-39 GRAD-40", "8 apart: a weight of 3.4e-4 still counts.", data=lses_apart(8.0), lse=True, dtypes=("float32", "float64"), stays="a weight that is small and counts")
     yield case("large", "GRAD-39", "Log-sum-exps around 200: exp overflows float32 beyond 88.", data=states(2.0, 200.0), lse=True, dtypes=("float32", *HALVES))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES
+from attention_conformance.conformance.cases.data import stated
 from attention_conformance.conformance.cases.layer import (
     BIASES,
     CROSS,
@@ -86,13 +87,13 @@ def _masks() -> Iterator[MhaCase]:
     yield case("causal-mask", "MHA-9 MHA-8", "Causal and a mask: both hold.", is_causal=True, mask=_mask(0.5, always=0), **FULL)
     yield case("causal-mask-rows", "MHA-9 MHA-8", "Causal and a mask (B, 1, Sq, Sk) without heads: both hold.", is_causal=True, mask=_mask(0.5, (None, 1, None, None), always=0), stays="causal and a mask of every head, where q, k and v are one input", **FULL)
     yield case("causal-mask-cross", "MHA-9 MHA-8", "Causal and a mask (1, 1, Sq, Sk) over another input.", CROSS, x_kv=x_kv, is_causal=True, mask=_mask(0.7, (1, 1, None, None), always=0), **FULL)
-    yield case("causal-padding", "MHA-9 MHA-10", "Causal, and padded keys at the end.", is_causal=True, kv_lengths=_lengths(5, 3), **FULL)
-    yield case("lengths", "MHA-10", "Five and three valid keys; a padded key is not zero, as keys have a bias.", kv_lengths=_lengths(5, 3), dtypes=("float32", *HALVES), **FULL)
-    yield case("lengths-cross", "MHA-10 MHA-4", "Four and six of seven keys of another input.", CROSS, x_kv=x_kv, kv_lengths=_lengths(4, 6), **FULL)
+    yield case("causal-padding", "MHA-9 MHA-10", "Causal, and padded keys at the end.", is_causal=True, kv_lengths=stated(5, 3), **FULL)
+    yield case("lengths", "MHA-10", "Five and three valid keys; a padded key is not zero, as keys have a bias.", kv_lengths=stated(5, 3), dtypes=("float32", *HALVES), **FULL)
+    yield case("lengths-cross", "MHA-10 MHA-4", "Four and six of seven keys of another input.", CROSS, x_kv=x_kv, kv_lengths=stated(4, 6), **FULL)
     yield case("empty-row", "MHA-13", "A fully masked row: its output is b_o.", mask=_row_off, dtypes=("float32", *HALVES), **FULL)
     yield case("empty-row-no-bias", "MHA-13", "A fully masked row and no biases: its output is 0.", mask=_row_off, w_o=w_o, stays="the only fully masked row whose output is 0")
     yield case("empty-head", "MHA-13", "Fully masked rows in one of two heads: the other one is left.", mask=_head_off, **FULL)
-    yield case("empty-batch", "MHA-13 MHA-10", "A padded sample of length 0.", kv_lengths=_lengths(0, 4), **FULL)
+    yield case("empty-batch", "MHA-13 MHA-10", "A padded sample of length 0.", kv_lengths=stated(0, 4), **FULL)
 
 
 def _combining() -> Iterator[MhaCase]:
@@ -114,7 +115,7 @@ def _results() -> Iterator[MhaCase]:
     yield case("weights-mask", "MHA-14 MHA-13", "Weights under a mask, with a fully masked row: zeros.", return_weights=True, mask=_row_off, **FULL)
     yield case("weights-cross", "MHA-14 MHA-4", "Weights over another input.", CROSS, x_kv=x_kv, return_weights=True, stays="weights that are not square", **FULL)
     yield case("weights-empty-head", "MHA-14 MHA-13", "Weights with fully masked rows in one of two heads.", return_weights=True, mask=_head_off, **FULL)
-    yield case("weights-causal-padding", "MHA-14 MHA-9", "Weights, causal, with padded keys.", return_weights=True, is_causal=True, kv_lengths=_lengths(5, 3), **FULL)
+    yield case("weights-causal-padding", "MHA-14 MHA-9", "Weights, causal, with padded keys.", return_weights=True, is_causal=True, kv_lengths=stated(5, 3), **FULL)
     yield case("weights-averaged", "MHA-15", "Weights averaged over four heads.", replace(PLAIN, heads=4, d=2, dv=2), return_weights=True, average_weights=True, dtypes=("float32", *HALVES), **FULL)
     yield case("weights-averaged-causal", "MHA-15 MHA-9", "Averaged weights, causal.", return_weights=True, average_weights=True, is_causal=True, **FULL)
 
@@ -205,10 +206,6 @@ def _minus_inf(rng: Rng, s: LayerShape, dtype: np.dtype) -> np.ndarray:
     bias = np.zeros(s.scores)
     bias[..., 3:], bias[0, :, 1] = -np.inf, -np.inf
     return bias.astype(dtype)
-
-
-def _lengths(*values: int) -> Maker:
-    return lambda rng, s, dtype: np.array(values, np.int64)
 
 
 def _words(rng: Rng, s: LayerShape) -> tuple[np.ndarray, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 from attention_conformance.conformance.bounds import mha_gradients as layer_bounds
 from attention_conformance.conformance.bounds.sdpa import Options
 from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, AnyCase, Blame
+from attention_conformance.conformance.cases.data import stated
 from attention_conformance.conformance.cases.layer import (
     BIASES,
     CROSS,
@@ -28,7 +29,6 @@ from attention_conformance.conformance.cases.mha import (
     INNER,
     _bias,
     _head_off,
-    _lengths,
     _mask,
     _minus_inf,
     _row_off,
@@ -154,13 +154,13 @@ def _masks() -> Iterator[MhaGradientCase]:
     yield case("causal", "GRAD-23", "Causal.", is_causal=True, dtypes=ALL_DTYPES, stays="the mask of training, in every dtype", **FULL)
     yield case("causal-more-keys", "GRAD-23 GRAD-19", "Causal over seven keys of another input: the last two have gradients of zero.", CROSS, x_kv=x_kv, is_causal=True, stays="the last keys have no row", **FULL)
     yield case("causal-fewer-keys", "GRAD-23 GRAD-19", "Causal over three keys of another input.", replace(PLAIN, sk=3), x_kv=x_kv, is_causal=True, **FULL)
-    yield case("causal-padding", "GRAD-23", "Causal, and padded keys at the end.", is_causal=True, kv_lengths=_lengths(5, 3), **FULL)
-    yield case("causal-padding-cross", "GRAD-23 GRAD-19", "Causal over another input whose keys are padded: they have gradients of zero.", replace(PLAIN, sk=4), x_kv=x_kv, is_causal=True, kv_lengths=_lengths(2, 3), **FULL)
-    yield case("lengths", "GRAD-23", "Five and three valid keys; in self-attention a padded row still is a query.", kv_lengths=_lengths(5, 3), dtypes=("float32", *HALVES), **FULL)
+    yield case("causal-padding", "GRAD-23", "Causal, and padded keys at the end.", is_causal=True, kv_lengths=stated(5, 3), **FULL)
+    yield case("causal-padding-cross", "GRAD-23 GRAD-19", "Causal over another input whose keys are padded: they have gradients of zero.", replace(PLAIN, sk=4), x_kv=x_kv, is_causal=True, kv_lengths=stated(2, 3), **FULL)
+    yield case("lengths", "GRAD-23", "Five and three valid keys; in self-attention a padded row still is a query.", kv_lengths=stated(5, 3), dtypes=("float32", *HALVES), **FULL)
     yield case("empty-row", "GRAD-24", "A fully masked row: it reaches b_o alone (pytorch 41508).", mask=_row_off, dtypes=("float32", *HALVES), **FULL)
     yield case("empty-head", "GRAD-24", "Fully masked rows in one of two heads: the other one is left.", mask=_head_off, stays="a head that has no key beside one that has", **FULL)
-    yield case("empty-batch", "GRAD-24 GRAD-23", "A padded sample of length 0.", kv_lengths=_lengths(0, 4), **FULL)
-    yield case("empty-all", "GRAD-24", "No row has a key: all gradients are zero.", kv_lengths=_lengths(0, 0), w_o=w_o, zeros=True)
+    yield case("empty-batch", "GRAD-24 GRAD-23", "A padded sample of length 0.", kv_lengths=stated(0, 4), **FULL)
+    yield case("empty-all", "GRAD-24", "No row has a key: all gradients are zero.", kv_lengths=stated(0, 0), w_o=w_o, zeros=True)
 
 
 def _form() -> Iterator[MhaGradientCase]:

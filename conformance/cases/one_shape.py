@@ -20,6 +20,7 @@ from attention_conformance.conformance.cases.data import (
     Rng,
     Shape,
     ascending,
+    cancelling_values,
     normal,
     numbered,
     peak,
@@ -58,7 +59,7 @@ def cases() -> Iterator[Case]:
     yield _case("zero-values", "SDPA-16", "v is zero: so is the output.", data=_values(0.0), zeros=True)
     yield _case("tiny-values", "SDPA-25", "Values around 1e-30.", data=_values(1e-30))
     yield _case("huge-values", "SDPA-25", "Values around 1e30.", data=_values(1e30))
-    yield _case("cancelling-values", "SDPA-25", "Values of ±100 that cancel: the output is small against them.", keys=65, data=_cancelling)
+    yield _case("cancelling-values", "SDPA-25", "Values of ±100 that cancel: the output is small against them.", keys=65, data=cancelling_values)
     yield _case("ascending-steeply", "SDPA-14", "Each score 100 above the one before: every key makes all before it count nothing.", keys=65, data=ascending(100.0))
     yield _case("descending-steeply", "SDPA-14", "Each score 100 below the one before: only the first key counts.", keys=65, data=ascending(-100.0))
     yield _case("nan-last-query", "SDPA-23", "NaN in the last query row, and in no other.", edit=_nan("q", (slice(None), slice(None), -1, 0)))
@@ -147,11 +148,6 @@ def _values(size: float) -> Data:
         return q, k, size * v
 
     return make
-
-
-def _cancelling(rng: Rng, s: Shape) -> Arrays:
-    q, k, v = normal(0.1)(rng, s)
-    return q, k, v + 100.0 * (-1.0) ** np.arange(s.sk)[:, None]
 
 
 def _far_from_zero(rng: Rng, s: Shape) -> Arrays:

@@ -202,6 +202,16 @@ def over_pages(rng: Rng, s: PagedShape) -> tuple[np.ndarray, np.ndarray, np.ndar
     return q, k, v
 
 
+def sinks(rng: Rng, s: PackedShape, dtype: np.dtype) -> np.ndarray:
+    """One logit per head, around the scores that queries point with."""
+    return (3 + 2 * rng.standard_normal(s.hq)).astype(dtype)
+
+
+def new_rows(width: str) -> Maker:
+    """Keys or values of the queries' tokens."""
+    return lambda rng, s, dtype: rng.standard_normal((sum(s.q_lengths), s.hkv, getattr(s, width))).astype(dtype)
+
+
 @dataclass(frozen=True)
 class PagedCase(PackedCase):
     """A case of paged."""

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES
-from attention_conformance.conformance.cases.packed import Maker, PagedCase, PagedShape, Rng, over_pages
+from attention_conformance.conformance.cases.data import stated
+from attention_conformance.conformance.cases.packed import (
+    Maker,
+    PagedCase,
+    PagedShape,
+    Rng,
+    new_rows,
+    over_pages,
+    sinks,
+)
 
 #: A chunk of a prompt, a step of decoding, a whole prompt, another step, over pages of 4.
 MIXED = PagedShape()
@@ -49,7 +58,7 @@ def _positions() -> Iterator[PagedCase]:
     yield case("chunk", "PAGED-3", "The third chunk of a prompt: five queries over 21 keys, causal.", replace(MIXED, q_lengths=(5, 4), k_lengths=(21, 12)), is_causal=True, dtypes=("float32", *HALVES), stays="a chunk in the middle of a prompt")
     yield case("more-queries", "PAGED-3 PAGED-7", "More queries than keys: the first rows have none.", replace(MIXED, q_lengths=(5, 2), k_lengths=(3, 9)), is_causal=True, return_lse=True)
     yield case("top-left", "PAGED-3", "causal_offset = 0, given.", is_causal=True, causal_offset=0)
-    yield case("offsets", "PAGED-3", "An offset for each sequence.", is_causal=True, causal_offset=_offsets(4, 9, 1, 2))
+    yield case("offsets", "PAGED-3", "An offset for each sequence.", is_causal=True, causal_offset=stated(4, 9, 1, 2))
     yield case("window", "PAGED-8 PAGED-3", "Causal with five keys to the left: whole pages are out of sight.", replace(MIXED, k_lengths=(19, 14, 7, 23)), is_causal=True, window=(5, None), dtypes=("float32", *HALVES), stays="a window over pages in half precision")
     yield case("window-decode", "PAGED-8 PAGED-3", "One query each and three keys to the left.", replace(DECODE, k_lengths=(9, 18, 5)), window=(3, 0))
 
@@ -88,20 +97,20 @@ def _options() -> Iterator[PagedCase]:
     yield case("scale", "PAGED-8", "scale = 0.7.", scale=0.7, stays="a scale and nothing else")
     yield case("softcap", "PAGED-8", "softcap = 3, on scores of tens.", data=_large_scores, softcap=3.0)
     yield case("softcap-decode", "PAGED-8", "The same with one query each, causal.", DECODE, data=_large_scores, softcap=3.0, is_causal=True)
-    yield case("sinks", "PAGED-8", "A sink per head.", sinks=_sinks, is_causal=True, return_lse=True)
-    yield case("sinks-decode", "PAGED-8 PAGED-7", "Sinks of six heads over two, one query each, and a sequence without keys.", replace(DECODE, k_lengths=(9, 0, 5), hq=6), sinks=_sinks, return_lse=True)
+    yield case("sinks", "PAGED-8", "A sink per head.", sinks=sinks, is_causal=True, return_lse=True)
+    yield case("sinks-decode", "PAGED-8 PAGED-7", "Sinks of six heads over two, one query each, and a sequence without keys.", replace(DECODE, k_lengths=(9, 0, 5), hq=6), sinks=sinks, return_lse=True)
     yield case("grouped", "PAGED-8 PAGED-2", "Six query heads over two key heads.", replace(MIXED, hq=6), is_causal=True, dtypes=("float32", *HALVES), stays="grouped heads in half precision")
     yield case("grouped-one", "PAGED-8", "Four query heads over one, one query each.", replace(DECODE, hq=4, hkv=1), stays="the group of a step of decoding")
 
 
 def _new() -> Iterator[PagedCase]:
-    yield case("new", "PAGED-11", "The new keys of a mixed batch; their slots hold old ones.", is_causal=True, k_new=_new_rows("d"), v_new=_new_rows("dv"), dtypes=("float32", *HALVES), stays="new keys without shared pages")
-    yield case("new-decode", "PAGED-11", "One new key each; one begins a page.", DECODE, k_new=_new_rows("d"), v_new=_new_rows("dv"), stays="new keys of decoding without shared pages")
-    yield case("new-window", "PAGED-11 PAGED-8", "New keys, two keys to the left.", k_new=_new_rows("d"), v_new=_new_rows("dv"), is_causal=True, window=(2, None), return_lse=True)
+    yield case("new", "PAGED-11", "The new keys of a mixed batch; their slots hold old ones.", is_causal=True, k_new=new_rows("d"), v_new=new_rows("dv"), dtypes=("float32", *HALVES), stays="new keys without shared pages")
+    yield case("new-decode", "PAGED-11", "One new key each; one begins a page.", DECODE, k_new=new_rows("d"), v_new=new_rows("dv"), stays="new keys of decoding without shared pages")
+    yield case("new-window", "PAGED-11 PAGED-8", "New keys, two keys to the left.", k_new=new_rows("d"), v_new=new_rows("dv"), is_causal=True, window=(2, None), return_lse=True)
 
 
 def _shared_new() -> Iterator[PagedCase]:
-    new: dict[str, Any] = {"k_new": _new_rows("d"), "v_new": _new_rows("dv")}
+    new: dict[str, Any] = {"k_new": new_rows("d"), "v_new": new_rows("dv")}
     branched = replace(MIXED, q_lengths=(3, 1, 2, 1), k_lengths=(9, 14, 7, 6), shared=1)
     yield case("shared-new", "PAGED-19 PAGED-11", "One page that all share, and new keys in the pages of each, causal.", branched, is_causal=True, dtypes=("float32", *HALVES), **new)
     yield case("shared-new-plain", "PAGED-19 PAGED-11", "The same without a mask, with an lse.", branched, return_lse=True, **new)
@@ -133,7 +142,7 @@ def _quantised() -> Iterator[PagedCase]:
     yield quantised("int8-head-empty", "A sequence without queries, and one without keys.", "int8", "head", HOLES, is_causal=True, return_lse=True, stays="nothing to dequantise")
     yield quantised("e4m3fn-head-window", "Causal with five keys to the left.", "float8_e4m3fn", "head", replace(MIXED, k_lengths=(19, 14, 7, 23)), is_causal=True, window=(5, None), stays="a window over a quantised cache")
     yield quantised("int8-head-softcap", "softcap = 3, on scores of tens.", "int8", "head", data=_large_scores, softcap=3.0, stays="a softcap over a quantised cache")
-    yield quantised("e4m3fn-head-sinks", "A sink per head.", "float8_e4m3fn", "head", sinks=_sinks, is_causal=True, return_lse=True, stays="sinks over a quantised cache")
+    yield quantised("e4m3fn-head-sinks", "A sink per head.", "float8_e4m3fn", "head", sinks=sinks, is_causal=True, return_lse=True, stays="sinks over a quantised cache")
     yield quantised("int8-head-memory", "Every second element of wider buffers, scales too.", "int8", "head", memory="sliced", stays="strided scales")
     yield quantised("e4m3fn-head-width-128", "Heads of 128, two over one, causal, in half precision.", "float8_e4m3fn", "head", replace(MIXED, q_lengths=(17, 1, 1, 64), k_lengths=(80, 129, 1, 64), hq=4, d=128, dv=128, page=16), is_causal=True, dtypes=HALVES, stays="the width of kernels that ship")
     yield quantised("accuracy", "A context of 600 keys in int8, a scale for each token.", "int8", "token", replace(MIXED, q_lengths=(2, 2), k_lengths=(600, 3), page=16), clauses="PAGED-15 PAGED-14", dtypes=("float32", "float64"), stays="a bound for dequantised values")
@@ -154,20 +163,6 @@ def _form() -> Iterator[PagedCase]:
     yield refused("lengths", "Four sequences, and lengths of three.", lambda x: replace(x, kv_lengths=x.kv_lengths[:-1]))
     yield refused("table", "Four sequences, and a table of three.", lambda x: replace(x, block_table=x.block_table[:-1]))
     yield refused("width", "q is 8 wide and the keys 7.", lambda x: replace(x, k_cache=x.k_cache[..., :7]))
-
-
-def _offsets(*values: int) -> Maker:
-    return lambda rng, s, dtype: np.array(values, np.int64)
-
-
-def _sinks(rng: Rng, s: Any, dtype: np.dtype) -> np.ndarray:
-    """One logit per head, around the scores that queries point with."""
-    return (3 + 2 * rng.standard_normal(s.hq)).astype(dtype)
-
-
-def _new_rows(width: str) -> Maker:
-    """Keys or values of the queries' tokens."""
-    return lambda rng, s, dtype: rng.standard_normal((sum(s.q_lengths), s.hkv, getattr(s, width))).astype(dtype)
 
 
 #: What there may be a scale for (PAGED-14), and the axes (pages, slots, heads, columns) that it then has.

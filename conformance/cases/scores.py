@@ -29,7 +29,7 @@ def cases() -> Iterator[Case]:
 
 
 def _scale() -> Iterator[Case]:
-    yield case("scale-default", "SDPA-3", "1/√16 by default, not 1/√32 of the model width.", WIDE, data=normal(2.0), stays="two heads of a width that is no square of the other's")
+    yield case("scale-default", "SDPA-3", "1/√16 by default, not 1/√32 of the model width.", WIDE, data=normal(2.0), stays="the width of a head is not that of the model")
     yield case("scale-given", "SDPA-4 SDPA-2", "scale = 0.3 replaces the default and is not multiplied with it.", SMALL, scale=0.3, dtypes=ALL_DTYPES)
     yield case("scale-one", "SDPA-4", "scale = 1: no scaling at all.", SMALL, scale=1.0, dtypes=ALL_DTYPES)
     yield case("scale-log-two", "SDPA-2 SDPA-4", "Integers with scale = ln 2: all weights are powers of two over their sum.", SMALL, data=integers(-2, 2), scale=math.log(2), stays="its weights are exact fractions")

@@ -23,7 +23,9 @@ from attention_conformance.conformance.cases.packed import (
     PagedShape,
     Rng,
     across,
+    new_rows,
     over_pages,
+    sinks,
 )
 from attention_conformance.conformance.cases.paged import scales, stored_as
 from attention_conformance.conformance.cases.store import CASES, FITTED
@@ -61,14 +63,6 @@ def _offsets(rng: Rng, s: PackedShape, dtype: np.dtype) -> np.ndarray:
     )
 
 
-def _sinks(rng: Rng, s: PackedShape, dtype: np.dtype) -> np.ndarray:
-    return (3 + 2 * rng.standard_normal(s.hq)).astype(dtype)
-
-
-def _new(width: str) -> Any:
-    return lambda rng, s, dtype: rng.standard_normal((sum(s.q_lengths), s.hkv, getattr(s, width))).astype(dtype)
-
-
 def _large_scores(rng: Rng, s: PackedShape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     q, k, v = (over_pages if isinstance(s, PagedShape) else across)(rng, s)  # type: ignore[arg-type]
     return 2 * q, k, v
@@ -92,13 +86,13 @@ BOTH = {
     "empty-first": Options(4, _CAUSAL, empty=0),
 }
 PACKED = BOTH | {
-    "sinks": Options(5, _CAUSAL | {"sinks": _sinks}),
+    "sinks": Options(5, _CAUSAL | {"sinks": sinks}),
     "every-key-behind": Options(7, _CAUSAL | {"causal_offset": 1 << 20}, {"behind": 6}),
     "behind": Options(7, _CAUSAL, {"behind": 6}),
 }
 PAGED = BOTH | {
-    "sinks": Options(8, _CAUSAL | {"sinks": _sinks}),
-    "new": Options(11, _CAUSAL | {"k_new": _new("d"), "v_new": _new("dv")}),
+    "sinks": Options(8, _CAUSAL | {"sinks": sinks}),
+    "new": Options(11, _CAUSAL | {"k_new": new_rows("d"), "v_new": new_rows("dv")}),
     "shared": Options(2, _CAUSAL, {"shared": 1}),
     "padding": Options(4, _CAUSAL, {"padding": -1}),
     "many": Options(6, _CAUSAL, {"unused": MANY}),

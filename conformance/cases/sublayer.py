@@ -22,6 +22,7 @@ from attention_conformance.conformance.cases.layer import (
     w_o,
     x_kv,
 )
+from attention_conformance.conformance.cases.mha import _row_off
 
 #: Output projection, all biases, gamma and beta, and the epsilon that most models have.
 FULL: dict[str, Any] = {"w_o": w_o, **BIASES, "gamma": columns("gamma"), "beta": columns("beta"), "epsilon": 1e-5}
@@ -79,12 +80,6 @@ def _counting(rng: Rng, s: LayerShape, dtype: np.dtype) -> np.ndarray:
 
 def _lengths(rng: Rng, s: LayerShape, dtype: np.dtype) -> np.ndarray:
     return np.array([0, 3], np.int64)
-
-
-def _row_off(rng: Rng, s: LayerShape, dtype: np.dtype) -> np.ndarray:
-    mask = np.ones(s.scores, bool)
-    mask[1, :, 2] = False
-    return mask
 
 
 def _lifted(rng: Rng, s: LayerShape, dtype: np.dtype) -> np.ndarray:

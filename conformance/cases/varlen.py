@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES
-from attention_conformance.conformance.cases.data import random_bias
-from attention_conformance.conformance.cases.packed import Maker, PackedCase, PackedShape, Rng, across
+from attention_conformance.conformance.cases.data import random_bias, stated
+from attention_conformance.conformance.cases.packed import Maker, PackedCase, PackedShape, Rng, across, sinks
 
 SELF = PackedShape()
 #: Fewer queries than keys, as when new tokens of a context are added; more; and as many.
@@ -58,7 +58,7 @@ def _positions() -> Iterator[PackedCase]:
     yield case("causal-more-queries", "VARLEN-3 VARLEN-4", "Causal with more queries than keys in one sequence: its first rows have no key.", BOTH, is_causal=True, return_lse=True, stays="fully masked rows at the start of a sequence")
     yield case("causal-one-query", "VARLEN-3", "Causal with one query each: every key is allowed.", ONE, is_causal=True, dtypes=("float32", *HALVES), stays="a step of decoding")
     yield case("causal-top-left", "VARLEN-3", "causal_offset = 0, given: the first query sees the first key alone.", CROSS, is_causal=True, causal_offset=0)
-    yield case("causal-offsets", "VARLEN-3", "An offset for each sequence.", CROSS, is_causal=True, causal_offset=_offsets(4, 6, 1, 3))
+    yield case("causal-offsets", "VARLEN-3", "An offset for each sequence.", CROSS, is_causal=True, causal_offset=stated(4, 6, 1, 3))
     yield case("window", "VARLEN-5 VARLEN-3", "Two keys to the left of the diagonal, one to the right, which ends with the last key.", CROSS, window=(2, 1), dtypes=("float32", *HALVES), stays="a window without a bias")
     yield case("window-causal", "VARLEN-5 VARLEN-3", "Causal with three keys to the left, over both orders of lengths.", BOTH, is_causal=True, window=(3, None), return_lse=True, stays="both sides of a window, with fully masked rows")
     yield case("window-one-query", "VARLEN-5 VARLEN-3", "One query each and three keys to the left.", ONE, is_causal=True, window=(3, None))
@@ -74,17 +74,17 @@ def _empty() -> Iterator[PackedCase]:
     yield case("empty-one-query", "VARLEN-4", "One query each and a sequence without one, in a pack of decoding steps.", replace(SELF, q_lengths=(1, 0, 1, 1), k_lengths=(4, 3, 5, 6)), is_causal=True)
     yield case("empty-few-rows", "VARLEN-4", "Fewer rows than sequences, with grouped heads (flash-attention 1619).", replace(SELF, q_lengths=(0, 0, 0, 0, 1), k_lengths=(0, 0, 0, 0, 1), hq=6, hkv=2))
     yield case("empty-all", "VARLEN-4", "No sequence has a key.", replace(SELF, k_lengths=(0, 0, 0)), zeros=True)
-    yield case("empty-sinks", "VARLEN-4 VARLEN-5", "Sinks, and a sequence without keys: zeros, and the logit as lse.", replace(SELF, k_lengths=(5, 0, 3)), sinks=_sinks, return_lse=True)
+    yield case("empty-sinks", "VARLEN-4 VARLEN-5", "Sinks, and a sequence without keys: zeros, and the logit as lse.", replace(SELF, k_lengths=(5, 0, 3)), sinks=sinks, return_lse=True)
 
 
 def _options() -> Iterator[PackedCase]:
     yield case("scale", "VARLEN-5", "scale = 0.7.", CROSS, scale=0.7, stays="a scale and nothing else")
     yield case("softcap", "VARLEN-5", "softcap = 3, on scores of tens.", CROSS, data=_large_scores, softcap=3.0, stays="a softcap without a bias")
     yield case("softcap-causal", "VARLEN-5 VARLEN-3", "softcap = 3, causal, with a scale.", BOTH, data=_large_scores, softcap=3.0, scale=0.5, is_causal=True, stays="a softcap with causal order, without a bias")
-    yield case("sinks", "VARLEN-5", "A sink per head.", CROSS, sinks=_sinks, return_lse=True)
+    yield case("sinks", "VARLEN-5", "A sink per head.", CROSS, sinks=sinks, return_lse=True)
     yield case("grouped", "VARLEN-5 VARLEN-2", "Six query heads over two key heads.", replace(CROSS, hq=6), dtypes=("float32", *HALVES), stays="grouped heads in half precision")
     yield case("grouped-one", "VARLEN-5 VARLEN-3", "Four query heads over one key head, one query each, causal.", replace(ONE, hq=4, hkv=1), is_causal=True)
-    yield case("grouped-sinks", "VARLEN-5", "Sinks of six query heads over two key heads, causal.", replace(BOTH, hq=6), sinks=_sinks, is_causal=True)
+    yield case("grouped-sinks", "VARLEN-5", "Sinks of six query heads over two key heads, causal.", replace(BOTH, hq=6), sinks=sinks, is_causal=True)
 
 
 def _biases() -> Iterator[PackedCase]:
@@ -96,7 +96,7 @@ def _biases() -> Iterator[PackedCase]:
     yield biased("causal", "Causal: the bias is of places in the sequence, the diagonal at the bottom right.", is_causal=True, return_lse=True, dtypes=("float32", *HALVES), stays="two things that say who counts")
     yield biased("causal-self", "Causal over equal lengths.", SELF, is_causal=True, dtypes=("float32", *HALVES), stays="the bias of packed training")
     yield biased("causal-more-queries", "Causal with more queries than keys in one sequence: its first rows have no key.", BOTH, clauses="VARLEN-16 VARLEN-4", is_causal=True)
-    yield biased("offsets", "Causal with an offset for each sequence, which moves the diagonal and not the bias.", is_causal=True, causal_offset=_offsets(4, 6, 1, 3))
+    yield biased("offsets", "Causal with an offset for each sequence, which moves the diagonal and not the bias.", is_causal=True, causal_offset=stated(4, 6, 1, 3))
     yield biased("one-query", "One query each: a step of decoding.", ONE, dtypes=("float32", *HALVES), stays="a row of bias for each sequence")
     yield biased("one-head", "One head of bias for all heads, another for each sequence.", bias=random_bias(3.0, (None, 1, None, None)), stays="repeated along heads")
     yield biased("one-sequence", "A bias for all sequences, another for each head.", SELF, bias=random_bias(3.0, (1, None, None, None)), is_causal=True, stays="repeated along sequences")
@@ -168,15 +168,6 @@ def _form() -> Iterator[PackedCase]:
     yield refused("heads", "Two query heads over three key heads.", lambda x: replace(x, k=np.repeat(x.k[:, :1], 3, 1), v=np.repeat(x.v[:, :1], 3, 1)))
     yield refused("width", "q is 8 wide and k 7.", lambda x: replace(x, k=x.k[:, :, :7]))
     yield refused("values", "15 keys and 14 values.", lambda x: replace(x, v=x.v[:14]))
-
-
-def _offsets(*values: int) -> Maker:
-    return lambda rng, s, dtype: np.array(values, np.int64)
-
-
-def _sinks(rng: Rng, s: PackedShape, dtype: np.dtype) -> np.ndarray:
-    """One logit per head, around the scores that queries point with."""
-    return (3 + 2 * rng.standard_normal(s.hq)).astype(dtype)
 
 
 def _large_scores(rng: Rng, s: PackedShape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

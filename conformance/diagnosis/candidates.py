@@ -1,37 +1,51 @@
-"""Lifted faults: what attention does wrongly, within a layer or a sub-layer, as an explanation of their failures."""
+"""Lifted faults: what attention, or its backward pass, does wrongly within another operator, as a candidate there."""
 
 from __future__ import annotations
 
 import functools
 
+from attention_conformance.conformance.faults.models.gradients import Backward
 from attention_conformance.conformance.faults.models.latent import Latent
 from attention_conformance.conformance.faults.models.mha import Layer, Sublayer
+from attention_conformance.conformance.faults.models.mha_gradients import LayerBackward
 from attention_conformance.conformance.faults.models.paged import Paged
 from attention_conformance.conformance.faults.models.sdpa import Attention, Model
 from attention_conformance.conformance.faults.models.varlen import Packed
+from attention_conformance.conformance.faults.models.varlen_gradients import PackedBackward
 from attention_conformance.conformance.faults.registry import Fault, faults_of
 
-#: The operators that have attention within.
-_LAYERS: dict[str, type[Layer | Packed | Latent]] = {
-    "mha": Layer,
-    "sublayer": Sublayer,
-    "varlen": Packed,
-    "paged": Paged,
-    "latent": Latent,
+#: Names of the class attributes of a model that hold a model within it, and the right one.
+INNER: dict[str, type[Model]] = {"attention": Attention, "backward": Backward}
+
+#: The operators that have attention, or its backward pass, within: their models, and the attribute that holds it.
+_OUTER: dict[str, tuple[type[Model], str]] = {
+    "mha": (Layer, "attention"),
+    "sublayer": (Sublayer, "attention"),
+    "varlen": (Packed, "attention"),
+    "paged": (Paged, "attention"),
+    "latent": (Latent, "attention"),
+    "mha_grad": (LayerBackward, "backward"),
+    "varlen_grad": (PackedBackward, "backward"),
 }
 
 
-def in_operator(make: type[Attention], operator: str) -> type[Model]:
-    """A model of an operator, right but for its attention."""
+def inner(make: type[Model]) -> type[Model]:
+    """The faulty model within another one, or the model itself where what is within is right."""
+    held = (getattr(make, name, right) for name, right in INNER.items())
+    return next((model for model in held if model not in INNER.values()), make)
+
+
+def in_operator(make: type[Model], operator: str) -> type[Model]:
+    """A model of an operator, right but for its attention, or for its backward pass."""
     return _in_operator(make, operator)  # type: ignore[arg-type]  # a class is hashable
 
 
 @functools.lru_cache(maxsize=4000)
-def _in_operator(make: type[Attention], operator: str) -> type[Model]:
-    if operator not in _LAYERS:
+def _in_operator(make: type[Model], operator: str) -> type[Model]:
+    if operator not in _OUTER:
         return make
-    base = _LAYERS[operator]
-    return type(f"{make.__name__}In{base.__name__}", (base,), {"attention": make, "__module__": __name__})
+    base, name = _OUTER[operator]
+    return type(f"{make.__name__}In{base.__name__}", (base,), {name: make, "__module__": __name__})
 
 
 def candidates_of(operator: str) -> list[Fault]:
@@ -42,14 +56,16 @@ def candidates_of(operator: str) -> list[Fault]:
 @functools.cache
 def _candidates_of(operator: str) -> tuple[Fault, ...]:
     own = tuple(faults_of(operator))
-    if operator not in _LAYERS:
+    if operator not in _OUTER:
         return own
     layers = tuple(_sublayer(fault) for fault in faults_of("mha")) if operator == "sublayer" else ()
-    within = {fault.make.attention for fault in own if issubclass(fault.make, (Layer, Packed))}
+    _, name = _OUTER[operator]
+    right = INNER[name]
+    within = {getattr(fault.make, name, right) for fault in own}
     lifted = (
         Fault(fault.name, fault.clause, fault.title, fault.sources, in_operator(fault.make, operator))
-        for fault in faults_of("sdpa")
-        if issubclass(fault.make, Attention) and fault.make not in within
+        for fault in faults_of(right.operator)
+        if issubclass(fault.make, right) and fault.make not in within
     )
     return (*own, *layers, *lifted)
 

@@ -240,10 +240,11 @@ def explanation_text(explanation: Explanation, failures: int) -> str:
     """An explanation in words: how many failures it fits, what it is, and where it happened before."""
     threads = cited(explanation.sources[:NAMED])
     what = f"{explanation.title}{f' (as in {threads})' if threads else ''}"
-    return in_words(what, len(explanation.fits), failures, explanation.contradicted)
+    equal = not any(fault.make is Words for fault in explanation.faults)
+    return in_words(what, len(explanation.fits), failures, explanation.contradicted, equal=equal)
 
 
-def in_words(what: str, fits: int, failures: int, contradicted: int = 0) -> str:
+def in_words(what: str, fits: int, failures: int, contradicted: int = 0, *, equal: bool = True) -> str:
     """A cause in words: how many failures it fits, what it is, and how many passed cases do not show it.
 
     Parameters
@@ -254,13 +255,16 @@ def in_words(what: str, fits: int, failures: int, contradicted: int = 0) -> str:
         Number of failures that it fits, and of all.
     contradicted
         Passed cases that would fail with it.
+    equal
+        Whether a mistake gives these very results; else the title alone says what they are.
 
     Returns
     -------
     str
         A sentence without a full stop.
     """
-    many = "this failure equals" if failures == 1 else f"{fits} of {failures} failures equal{'s' if fits == 1 else ''}"
+    many = "this failure" if failures == 1 else f"{fits} of {failures} failures"
+    many += (" equals" if 1 in (fits, failures) else " equal") if equal else ":"
     if not contradicted:
         return f"{many} {what}"
     return f"{many} {what}; {contradicted} passed case{' does' if contradicted == 1 else 's do'} not show it"

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from attention_conformance.conformance.cases import AnyCase
+from attention_conformance.conformance.diagnosis.candidates import INNER
 from attention_conformance.conformance.diagnosis.common_features import narrowing
-from attention_conformance.conformance.faults.models.mha import Layer
 from attention_conformance.conformance.faults.models.sdpa import Attention, Model
-from attention_conformance.conformance.faults.models.varlen import Packed
 from attention_conformance.conformance.faults.registry import Fault
 from attention_conformance.conformance.faults.trials import Failed, explains, fails
 from attention_conformance.impls.calls import Reply
@@ -114,7 +113,7 @@ def weighed(explanation: Explanation, passed: Sequence[Passed]) -> Explanation:
 
 def _moves_diagonal(make: type[Model]) -> bool:
     """Whether rows stand at other keys, for all that counts from there."""
-    attention = make.attention if issubclass(make, (Layer, Packed)) else make
+    attention = getattr(make, "attention", make)
     names = ("default_offset", "offset", "diagonal")
     return issubclass(attention, Attention) and any(getattr(attention, n) is not getattr(Attention, n) for n in names)
 
@@ -126,14 +125,17 @@ def combined(faults: Sequence[Fault]) -> type[Model] | None:
         return made[0]
     if len({make.operator for make in made}) > 1 or any(issubclass(a, b) for a, b in itertools.permutations(made, 2)):
         return None
-    within = {make.attention for make in made if issubclass(make, (Layer, Packed))} - {Attention}
+    members: dict[str, type[Model]] = {}
     try:
-        return type("Combined", tuple(made), {"attention": _merged(within)} if within else {})
+        for name, right in INNER.items():
+            if within := {getattr(make, name, right) for make in made} - {right}:
+                members[name] = _merged(within)
+        return type("Combined", tuple(made), members)
     except TypeError:  # their orders of methods contradict each other
         return None
 
 
-def _merged(attentions: Iterable[type[Attention]]) -> type[Attention]:
-    """The attention of a layer that has several faulty ones.  Raises TypeError where they contradict each other."""
-    classes = sorted(attentions, key=lambda each: (-len(each.__mro__), each.__name__))  # forms of a class before it
+def _merged(models: Iterable[type[Model]]) -> type[Model]:
+    """The model within another that has several faulty ones.  Raises TypeError where they contradict each other."""
+    classes = sorted(models, key=lambda each: (-len(each.__mro__), each.__name__))  # forms of a class before it
     return classes[0] if len(classes) == 1 else type("Combined", tuple(classes), {})

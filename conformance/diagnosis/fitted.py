@@ -162,6 +162,10 @@ class SmallAddend(Fitted):
         return np.where(allowed, s, s + self.number(x))
 
 
+#: Families whose number multiplies the scores, so that a large one leaves the largest score alone.
+FACTORS = (ScaledScores, ScaledCosines, Tempered, Powered)
+
+
 @dataclass(frozen=True)
 class Family:
     """A parameter: the step that has it, what it is where all is right, and how it is said."""
@@ -218,7 +222,7 @@ FAMILIES = (
         "fitted-base",
         "SDPA-14",
         Powered,
-        "the softmax takes powers of exp({}) in the place of e",
+        "the softmax uses base exp({}) instead of e",
         1.0,
         _powers(-6, 6),
         apart=(),
@@ -227,7 +231,7 @@ FAMILIES = (
         "fitted-bias",
         "SDPA-6",
         BiasTimes,
-        "the bias counts {} times",
+        "the bias is multiplied by {}",
         1.0,
         (0.0, -1.0, *_powers(-6, 6)),
         lambda x: x.bias is not None,
@@ -265,7 +269,7 @@ FAMILIES = (
         "fitted-sink",
         "SDPA-14",
         Sunk,
-        "one key more takes part in every softmax, of score {} and value 0",
+        "exp({}) is added to every softmax denominator, like a sink that no call gives",
         -np.inf,
         tuple(np.arange(-10.0, 10.0, 1.5)),
         apart=("head",),
@@ -711,6 +715,8 @@ def _constants(family: Family, estimates: Sequence[Estimate]) -> Iterator[tuple[
         for number in _numbers(family, value):
             if not any(math.isclose(number, s, rel_tol=1e-9, abs_tol=1e-30) for s in seen):
                 seen.append(number)
+                if _saturated(family, number, estimates):
+                    continue
                 title = _constant_title(family, number, each)
                 given = _one_given(number, estimates) if family.make is ScaledScores else None
                 if given is None:
@@ -718,6 +724,11 @@ def _constants(family: Family, estimates: Sequence[Estimate]) -> Iterator[tuple[
                 else:  # other scales may have another number, so that it is said of this one alone
                     law = functools.partial(_where_given, number=number, given=given)
                     yield f"{title} where a scale of {_number(given)} is given", law
+
+
+def _saturated(family: Family, number: float, estimates: Sequence[Estimate]) -> bool:
+    """Whether twice a factor gives the same results: the largest score has all weight, which tells no number."""
+    return family.make in FACTORS and abs(number) > 1 and _gives(family, lambda _: 2 * number, estimates)
 
 
 def _one_given(number: float, estimates: Sequence[Estimate]) -> float | None:
@@ -751,7 +762,10 @@ def _constant_title(family: Family, number: float, estimate: Estimate) -> str:
     if family.make is SmallAddend and number == 0:
         return UNMASKED
     if family.make is Sunk and (many := _whole(math.exp(min(number, LARGEST_SCORE)))) > 1:
-        return f"{many} keys more take part in every softmax, of score 0 and value 0"
+        return (
+            f"the softmax denominator counts {many} extra keys of score 0 and value 0, like zero padding that is not"
+            " masked"
+        )
     if family.make in (Tempered, Powered) and math.isclose(number, math.log(2), rel_tol=1e-6):
         return f"{title}: powers of 2 in the place of e"
     if family.make is ScaledScores and x is not None and x.scale is None:

@@ -1,8 +1,8 @@
 """Forms: mistakes with a number or an option in them, in every value that libraries have, as candidates of a diagnosis.
 
 A fault of the registry is one mistake that happened; here is the rest of its kind: each fill for each set of masks,
-each end of a window, each offset, each option that is dropped.  They have no sources, and the kill matrix does not ask
-them.
+each end of a window, each offset.  None gives what a fault gives, as those are tried before.  They have no sources, and
+the kill matrix does not ask them.
 """
 
 from __future__ import annotations
@@ -12,20 +12,32 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import ml_dtypes
 import numpy as np
 
 from attention_conformance.conformance.diagnosis.candidates import in_operator
 from attention_conformance.conformance.faults.models.mha import Layer, LayerCall, Sublayer
-from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
+from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.faults.registry import Fault
+from attention_conformance.conformance.faults.sdpa.fills import Unguarded
+from attention_conformance.conformance.faults.sdpa.fully_masked_rows import fully_masked, sinkless
 from attention_conformance.conformance.faults.sdpa.precision import ProductOverflows
 from attention_conformance.conformance.spec.mha import Projection
 from attention_conformance.conformance.spec.sdpa import Expected
 
 Form = tuple[str, str, str, type[Attention]]
+
+#: A class of models of which a form is made.
+M = TypeVar("M", bound=Model)
+
+
+def _form(base: type[M], **members: Any) -> type[M]:
+    """A class with these attributes; functions are those of a call, and have no instance."""
+    own = {name: staticmethod(each) if callable(each) else each for name, each in members.items()}
+    return type(base.__name__, (base,), own)
+
 
 #: What masks keys, by the method that says which it allows, in words.
 SOURCES = {
@@ -45,8 +57,6 @@ class Fills(Attention):
     #: The number, and whether it is added to the score.
     value: ClassVar[Callable[[Inputs], float]]
     added_to_score: ClassVar[bool]
-    #: Rows without any finite score come out NaN.
-    nan: ClassVar[bool]
 
     def added(self, x: Inputs, s: Array) -> Array:
         if x.bias is None or "bias_allows" not in self.soft:
@@ -67,12 +77,6 @@ class Fills(Attention):
             elif name != "bias_allows":
                 s = np.where(allows, s, s + fill if self.added_to_score else fill)
         return np.where(hard, s, x.work(-np.inf))
-
-    def top(self, x: Inputs, s: Array) -> Array:
-        return self.sink_top(x, s.max(axis=3, keepdims=True, initial=-np.inf)) if self.nan else super().top(x, s)
-
-    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
-        return powers / total if self.nan else super().normalized(x, powers, total, allowed)
 
 
 def _smallest(x: Inputs) -> float:
@@ -100,8 +104,17 @@ _SOFT = ("m", "c", "l", "w", "b", "mc", "ml", "mb", "mcl", "mcw", "mclw", "clw",
 _LETTER = dict(zip("mbcwl", SOURCES, strict=True))
 
 
+#: Fills that are faults, without NaN: for which masks, which number, and whether it is added.
+_KNOWN_FILLS = {
+    *(("mclwb", text, False) for text in FILLS if "float16" not in text),
+    ("mclw", "−1e4", True),
+}
+
+
 def _fills() -> Iterator[Form]:
     for soft, (text, value), added, nan in itertools.product(_SOFT, FILLS.items(), (False, True), (True, False)):
+        if not nan and (soft, text, added) in _KNOWN_FILLS:
+            continue
         names = tuple(_LETTER[letter] for letter in soft)
         words = " and ".join(SOURCES[name] for name in names)
         rest = [SOURCES[name] for name in SOURCES if name not in names]
@@ -110,20 +123,21 @@ def _fills() -> Iterator[Form]:
         other = f"; −inf for {', '.join(rest)}" if rest else ""
         rows = ", and a row of −inf alone is NaN" if nan and rest else ""
         how = "added to the scores" if added else "written at masked keys"
-        make = type(
-            "Fill", (Fills,), {"soft": names, "value": staticmethod(value), "added_to_score": added, "nan": nan}
-        )
+        make = _form(UnguardedFills if nan else Fills, soft=names, value=value, added_to_score=added)
         yield "form-fill", "SDPA-7", f"{text} {how} for {words}{other}{rows}", make
 
 
-class Addends(Fills):
+class UnguardedFills(Unguarded, Fills):
+    """A row of −inf alone comes out NaN."""
+
+
+class Addends(UnguardedFills):
     """Masks added as −inf, or as the smallest number, to scores that are stored: what overflowed there is kept.
 
     Beyond the largest number of the dtype a masked score is +inf, which −inf makes NaN and no finite number changes.
     """
 
     added_to_score = True
-    nan = True
 
     #: The product of queries and keys is stored before the scale, so that it overflows earlier.
     product: ClassVar[bool]
@@ -153,7 +167,7 @@ def _addends() -> Iterator[Form]:
     for soft, (text, value), product in itertools.product(("m", "mb"), ADDENDS.items(), (True, False)):
         names = tuple(_LETTER[letter] for letter in soft)
         words = " and ".join(SOURCES[name] for name in names)
-        make = type("Addend", (Addends,), {"soft": names, "value": staticmethod(value), "product": product})
+        make = _form(Addends, soft=names, value=value, product=product)
         before = " before the scale" if product else ""
         yield "form-addend", "SDPA-7", f"{text}{before} (for {words})", make
 
@@ -192,13 +206,13 @@ class FromBottomRight(Attention):
 class _MeanWhereEmpty(Attention):
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         weights = super().normalized(x, powers, total, allowed)
-        return np.where(allowed.any(axis=3, keepdims=True), weights, x.work(1 / max(1, x.shape[3])))
+        return np.where(fully_masked(allowed) & sinkless(x), x.work(1 / max(1, x.shape[3])), weights)
 
 
 class _NanWhereEmpty(Attention):
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         weights = super().normalized(x, powers, total, allowed)
-        return np.where(allowed.any(axis=3, keepdims=True), weights, x.work(np.nan))
+        return np.where(fully_masked(allowed) & sinkless(x), x.work(np.nan), weights)
 
 
 def _bottom_right() -> Iterator[Form]:
@@ -234,7 +248,7 @@ def _wider(left: int, right: int) -> Callable[[Inputs], tuple[int | None, int | 
 
 def _windows() -> Iterator[Form]:
     for left, right in itertools.product(range(-3, 4), repeat=2):
-        if left or right:
+        if (left, right) not in ((0, 0), (1, 0)):  # nothing, and a fault
             text = " and ".join(
                 f"{abs(n)} key{'s' if abs(n) > 1 else ''} {'more' if n > 0 else 'fewer'} at the {side}"
                 for n, side in ((left, "left"), (right, "right"))
@@ -249,7 +263,7 @@ def _windows() -> Iterator[Form]:
 
 
 def _window(ends: Callable[[Inputs], tuple[int | None, int | None]]) -> type[Attention]:
-    return type("OtherWindow", (OtherWindow,), {"ends": staticmethod(ends)})
+    return _form(OtherWindow, ends=ends)
 
 
 class Allowing(Attention):
@@ -278,7 +292,7 @@ class Allowing(Attention):
 
 
 def _allowing(place: str, rule: Callable[[Any, Inputs], Array]) -> type[Attention]:
-    return type("Allowing", (Allowing,), {"place": place, "rule": staticmethod(rule)})
+    return _form(Allowing, place=place, rule=rule)
 
 
 def _rows(x: Inputs) -> Array:
@@ -299,12 +313,14 @@ def _offsets() -> Iterator[Form]:
         " from the middle": lambda model, x: (x.shape[3] - x.shape[2]) // 2,
     }
     for (text, start), by in itertools.product(starts.items(), range(-4, 5)):
+        if not text and abs(by) <= 1:
+            continue  # nothing, and two faults
         if by:
             title = (
                 f"causal{text} lets a row see {abs(by)} key{'s' if abs(by) > 1 else ''} {'more' if by > 0 else 'fewer'}"
             )
             yield "form-offset", "SDPA-9", title, _allowing("causal_allows", shifted(start, by))
-        elif text:
+        elif "offset" not in text:  # which is a fault
             yield "form-offset", "SDPA-9", f"causal counted{text}", _allowing("causal_allows", shifted(start, 0))
     for rows in (2, 4, 8, 16, 32, 64):
         for words, at in (("last", rows - 1), ("first", 0)):
@@ -313,7 +329,8 @@ def _offsets() -> Iterator[Form]:
             yield "form-causal-rows", "SDPA-9", title, rule
     for by in (0, -1, 1):
         for text, start in list(starts.items())[:2]:
-            title = f"causal{text} in calls that are not causal{f', shifted by {by}' if by else ''}"
+            aligned = ", aligned bottom-right" if text else ""
+            title = f"every call is causal{aligned}{f', shifted by {by}' if by else ''}"
             yield "form-always-causal", "SDPA-9", title, _allowing("", shifted(start, by))
 
 
@@ -384,7 +401,7 @@ class PaddedKeys(Attention):
 def _padding() -> Iterator[Form]:
     for multiple, capped in itertools.product((2, 4, 8, 16, 32, 64, 128), (False, True)):
         score = "of score −softcap, as −inf is capped too," if capped else "of score 0"
-        make = type("PaddedKeys", (PaddedKeys,), {"multiple": multiple, "capped_end": capped})
+        make = _form(PaddedKeys, multiple=multiple, capped_end=capped)
         title = f"padding behind the last key, up to a multiple of {multiple} keys, counts as keys {score} and value 0"
         yield "form-padding", "SDPA-5" if capped else "SDPA-14", title, make
 
@@ -431,16 +448,15 @@ class EmptyRowSeesAll(Attention):
 
 
 def _softmaxes() -> Iterator[Form]:
-    title = "a row to which a mask leaves no key is as without the mask: one number is added to all its scores"
+    title = "a row that a mask empties attends as if unmasked: the same finite number is added to all its scores"
     yield "form-empty-row", "SDPA-15", title, EmptyRowSeesAll
     yield "form-nan-row", "SDPA-23", "rows whose every score is NaN give zeros", NanRowZero
     for digits in (2, 3, 4, 5, 7, 8, 9, 10, 12):  # 1e−6 is a fault
-        make = type("Floor", (Floor,), {"floor": 10.0**-digits})
-        yield "form-floor", "SDPA-14", f"weights below 1e−{digits} raised to it, masked ones too", make
+        title = f"weights below 1e−{digits} raised to it, masked ones too"
+        yield "form-floor", "SDPA-14", title, _form(Floor, floor=10.0**-digits)
     for width in (4, 8, 16, 32, 64, 128):
-        make = type("SlicesAsKeys", (SlicesAsKeys,), {"width": width})
         title = f"slices of the head width, {width} columns each, taken for keys of their own"
-        yield "form-slices", "SDPA-1", title, make
+        yield "form-slices", "SDPA-1", title, _form(SlicesAsKeys, width=width)
 
 
 # What takes the place of the softmax, of its axis, and of the arrays that are multiplied.
@@ -490,6 +506,9 @@ LAWS: dict[str, Callable[[Array, Array], Array]] = {
     "the weights are divided by their sums over the query rows, too": lambda s, p: (
         p / (p.dtype.type(1e-9) + p.sum(axis=2, keepdims=True))
     ),
+    "all weight is on the key with the largest score, in equal parts where several have it": lambda s, p: _share(
+        (s == s.max(axis=3, keepdims=True, initial=-np.inf)).astype(s.dtype)
+    ),
     "the weights are averaged over the heads, and used so": lambda s, p: np.broadcast_to(
         p.mean(axis=1, keepdims=True), p.shape
     ),
@@ -520,15 +539,15 @@ SOFTMAX_AXES = ((0,), (0, 3), (1, 2), (2, 3), (0, 1, 2), (0, 1, 3), (0, 2, 3), (
 
 def _weights() -> Iterator[Form]:
     for title, law in LAWS.items():
-        yield "form-weights", "SDPA-14", title, type("Weights", (OtherWeights,), {"law": staticmethod(law)})
+        yield "form-weights", "SDPA-14", title, _form(OtherWeights, law=law)
     for late in _LATE:
         sources = tuple(_LETTER[letter] for letter in late)
         title = f"{' and '.join(SOURCES[name] for name in sources)} applied after the softmax"
-        yield "form-late", "SDPA-13", title, type("Late", (AfterSoftmax,), {"late": sources})
+        yield "form-late", "SDPA-13", title, _form(AfterSoftmax, late=sources)
     for axes in SOFTMAX_AXES:
         names = [_AXES[axis] for axis in axes]
         words = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-        make = type("OverAxes", (OtherWeights,), {"law": staticmethod(lambda s, p, axes=axes: _softmax(s, axes))})
+        make = _form(OtherWeights, law=lambda s, p, axes=axes: _softmax(s, axes))
         yield "form-axes", "SDPA-14", f"the softmax is over {words}{' together' if len(axes) > 1 else ''}", make
 
 
@@ -574,7 +593,7 @@ OPERANDS: dict[str, Callable[[Array, Array, Array], tuple[Array, Array, Array]]]
 
 def _operands() -> Iterator[Form]:
     for title, change in OPERANDS.items():
-        make = type("Operands", (OtherOperands,), {"change": staticmethod(change)})
+        make = _form(OtherOperands, change=change)
         yield "form-operands", "SDPA-2" if title.startswith("scores") else "SDPA-16", title, make
     yield "form-operands", "SDPA-2", "scores are transposed", ScoresTransposed
     yield "form-output", "SDPA-16", "the queries are added to the output", QueriesAdded
@@ -632,10 +651,10 @@ _DISTANCES: dict[str, Callable[[Array, Array, Inputs], Array]] = {
 
 def _alibi() -> Iterator[Form]:
     for title, change in _SLOPES.items():
-        yield "form-slopes", "SDPA-42", title, type("Slopes", (OtherSlopes,), {"change": staticmethod(change)})
+        yield "form-slopes", "SDPA-42", title, _form(OtherSlopes, change=change)
     for title, measure in _DISTANCES.items():
-        yield "form-distance", "SDPA-42", title, type("Distance", (OtherSlopes,), {"measure": staticmethod(measure)})
-    yield "form-slopes", "SDPA-42", "the softcap after ALiBi", type("Capped", (OtherSlopes,), {"is_capped": True})
+        yield "form-distance", "SDPA-42", title, _form(OtherSlopes, measure=measure)
+    yield "form-slopes", "SDPA-42", "the softcap after ALiBi", _form(OtherSlopes, is_capped=True)
 
 
 class OtherHeadScale(Attention):
@@ -667,17 +686,16 @@ class OtherHeadScale(Attention):
 _HEAD_SCALES: dict[str, Callable[[Array], Array]] = {
     "the root of the scale of each head": lambda scale: np.sqrt(np.abs(scale)),
     "scores are divided by the scale of each head": lambda scale: 1 / scale,
-    **{f"the scale {words}": change for words, change in _OF_HEADS.items()},
+    **{f"the scale {words}": change for words, change in list(_OF_HEADS.items())[1:]},  # of the first is a fault
 }
 
 
 def _head_scales() -> Iterator[Form]:
     for title, change in _HEAD_SCALES.items():
-        make = type("HeadScale", (OtherHeadScale,), {"change": staticmethod(change)})
-        yield "form-head-scale", "SDPA-43", title, make
+        yield "form-head-scale", "SDPA-43", title, _form(OtherHeadScale, change=change)
     for step in ("the softcap", "the bias", "the softmax, to the output"):
-        make = type("HeadScaleAfter", (OtherHeadScale,), {"after": step})
-        yield "form-head-scale", "SDPA-43", f"the scale of each head is applied after {step}", make
+        title = f"the scale of each head is applied after {step}"
+        yield "form-head-scale", "SDPA-43", title, _form(OtherHeadScale, after=step)
 
 
 class OtherRotation(Attention):
@@ -740,8 +758,7 @@ _ROTATIONS: dict[str, dict[str, Any]] = {
 
 def _rotations() -> Iterator[Form]:
     for title, settings in _ROTATIONS.items():
-        members = {name: staticmethod(value) if callable(value) else value for name, value in settings.items()}
-        yield "form-rotation", "SDPA-44", title, type("Rotation", (OtherRotation,), members)
+        yield "form-rotation", "SDPA-44", title, _form(OtherRotation, **settings)
 
 
 # Options that are dropped, or read wrongly.
@@ -756,24 +773,10 @@ class Changed(Attention):
         return super().attend(type(self).change(x))
 
 
-def _changed(change: Callable[[Inputs], Inputs]) -> type[Attention]:
-    return type("Changed", (Changed,), {"change": staticmethod(change)})
-
-
-#: Options in words, and what they are where they are dropped.
+#: Options that are dropped, in words; all others are faults.
 _OPTIONS: dict[str, str] = {
-    "mask": "the mask",
     "bias": "the bias, its −inf too,",
     "causal_offset": "the causal offset",
-    "window": "the window",
-    "kv_lengths": "the key lengths",
-    "scale": "the given scale",
-    "softcap": "the softcap",
-    "sinks": "the sinks",
-    "alibi_slopes": "ALiBi",
-    "head_scale": "the scale of each head",
-    "block_mask": "the block mask",
-    "tree_parents": "the tree",
 }
 
 
@@ -792,23 +795,27 @@ def _first(x: Inputs, name: str, axis: int, place: int) -> Inputs:
 def _dropped() -> Iterator[Form]:
     for name, words in _OPTIONS.items():
         drop = functools.partial(lambda x, name: replace(x, **{name: None}), name=name)
-        yield "form-dropped", "SDPA-13", f"{words} is ignored", _changed(drop)
-    yield "form-dropped", "SDPA-9", "is_causal is ignored", _changed(lambda x: replace(x, is_causal=False))
+        yield "form-dropped", "SDPA-13", f"{words} is ignored", _form(Changed, change=drop)
     axes = ((0, "batch"), (1, "head"), (2, "row"), (3, "key"))
     for name, (axis, words), place in itertools.product(("mask", "bias"), axes, (0, -1)):
+        if (name, place) == ("mask", 0) and words in ("head", "row"):
+            continue  # faults
         title = f"the {name} of the {'last' if place else 'first'} {words} for all of them"
-        yield "form-first", "SDPA-8", title, _changed(functools.partial(_first, name=name, axis=axis, place=place))
+        first = functools.partial(_first, name=name, axis=axis, place=place)
+        yield "form-first", "SDPA-8", title, _form(Changed, change=first)
     for name in ("mask", "bias"):
         for a, b, words in (
             (2, 3, "transposed"),
             (0, 1, "with batch and head exchanged"),
             (1, 2, "with head and row exchanged"),
         ):
+            if (name, words) == ("mask", "transposed"):
+                continue  # a fault
             swap = functools.partial(_swapped, name=name, a=a, b=b)
-            yield "form-transposed", "SDPA-8", f"the {name} {words}", _changed(swap)
+            yield "form-transposed", "SDPA-8", f"the {name} {words}", _form(Changed, change=swap)
         for axis, words in ((2, "rows"), (3, "keys"), (1, "heads"), (0, "batches")):
             flip = functools.partial(_flipped, name=name, axis=axis)
-            yield "form-reversed", "SDPA-8", f"the {name} with its {words} in reverse", _changed(flip)
+            yield "form-reversed", "SDPA-8", f"the {name} with its {words} in reverse", _form(Changed, change=flip)
 
 
 def _swapped(x: Inputs, name: str, a: int, b: int) -> Inputs:
@@ -870,8 +877,7 @@ def _pasts() -> Iterator[Form]:
     ):
         if len(of) == 1 and "lack" in words:
             continue  # as many keys as values are needed
-        make = type("Past", (OtherPast,), {"join": staticmethod(join), "of": of})
-        yield "form-past", "DEC-1", f"past {arrays} {words}", make
+        yield "form-past", "DEC-1", f"past {arrays} {words}", _form(OtherPast, join=join, of=of)
     yield "form-present", "DEC-3", "the present has values for keys and keys for values", PresentExchanged
 
 
@@ -946,7 +952,7 @@ def _parameters() -> Iterator[tuple[str, type[Layer]]]:
     """Mistakes of parameters in words, and the layer that makes each."""
 
     def model(weights: dict[str, str], biases: dict[str, str | None]) -> type[Layer]:
-        return type("Parameters", (OtherParameters,), {"weight_of": weights, "bias_of": biases})
+        return _form(OtherParameters, weight_of=weights, bias_of=biases)
 
     for a, b in EXCHANGED:
         both = {a: b, b: a}

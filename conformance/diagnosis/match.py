@@ -147,7 +147,8 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
     """
     witnesses = sorted(passed, key=lambda p: p.case.size)
     looked = sorted(examined(failures), key=lambda f: f.size)
-    found = _searched([], looked, looked, witnesses, pairs=pairs)
+    barren: set[Failed] | None = set() if pairs else None
+    found = _searched([], looked, looked, witnesses, barren)
     gives = functools.cache(lambda faults, failed: (m := combined(faults)) is not None and explains(m, failed))
     for _ in range(AGAIN):
         seen = set(looked)
@@ -157,7 +158,7 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
             break
         looked = sorted([*looked, *examined(more, MORE)], key=lambda f: f.size)
         before = [_extended(explanation, looked, gives) for explanation in found]
-        found = _searched(before, looked, looked, witnesses, pairs=pairs)
+        found = _searched(before, looked, looked, witnesses, barren)
         if found == before:
             break  # nothing gives them
     found = [_exchanged(explanation, found, witnesses) for explanation in found]
@@ -184,10 +185,12 @@ def _searched(
     left: Sequence[Failed],
     failures: Sequence[Failed],
     passed: Sequence[Passed],
-    *,
-    pairs: bool,
+    barren: set[Failed] | None,
 ) -> list[Explanation]:
-    """Explanations of the failures that are left, with those that were found before and stay."""
+    """Explanations of the failures that are left, with those that were found before and stay.
+
+    Pairs of faults are not tried on the ``barren``, to which those are added that none gives; with None on nothing.
+    """
     found = list(found)
     left = [failed for failed in left if not any(failed in explanation.fits for explanation in found)]
     exhausted = set[Failed]()
@@ -197,8 +200,8 @@ def _searched(
             exhausted.clear()  # one case is enough now, so that what was tried on many is tried again
         many = _many(left)
         best = next(filter(None, _explanations(found, left, exhausted, failures, passed)), None)
-        if best is None and pairs:
-            best = _pair(left, failures, passed)
+        if best is None and barren is not None:
+            best = _pair(left, failures, passed, barren)
         if best is None:
             break
         # What explains all that an earlier one does, and more, takes its place: two mistakes at once.
@@ -369,15 +372,21 @@ def _of_several(best: Explanation | None, failures: Sequence[Failed]) -> Explana
     return best if len(cases) > 1 or len({failed.case for failed in failures}) == 1 else None
 
 
-def _pair(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]) -> Explanation | None:
+def _pair(
+    left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed], barren: set[Failed]
+) -> Explanation | None:
     """Two faults together, searched where the fewest faults show, because every pair of them has to be tried."""
     numbers = [f for f in left if f.failure not in IN_WORDS]  # to raise what some pair raises too says nothing
     small = [f for f in numbers if f.case.size[0] <= KEPT]  # thousands of pairs are tried on each
     one_of_each = {f.case: f for f in small}.values()  # the same case in another dtype shows the same faults
     shows = {f: _showing(f) for f in itertools.islice(one_of_each, TRIED)}
     for failed in sorted(shows, key=lambda f: len(shows[f]))[:PAIRED]:
+        if failed in barren:
+            continue
         pairs = itertools.islice(itertools.combinations(shows[failed], 2), PAIRS)
         candidates = [p for p in pairs if (made := combined(p)) is not None and explains(made, failed, once=True)]
+        if not candidates:
+            barren.add(failed)
         best = _best(candidates, left, failures, passed)
         if best is not None:
             return best

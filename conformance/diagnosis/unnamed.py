@@ -9,12 +9,12 @@ mistakes give, those are named as possible that give it in all calls in which th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import ml_dtypes
 import numpy as np
 
-from attention_conformance.conformance.diagnosis.candidates import candidates_of
+from attention_conformance.conformance.diagnosis.candidates import candidates_of, inner
 from attention_conformance.conformance.diagnosis.common_features import narrowing
 from attention_conformance.conformance.diagnosis.explanation import (
     BESIDE,
@@ -32,7 +32,7 @@ from attention_conformance.conformance.faults.models.sdpa import Model
 from attention_conformance.conformance.faults.registry import Fault
 from attention_conformance.conformance.faults.trials import KEPT, Failed, explains, fails
 from attention_conformance.conformance.judging.compare import compare
-from attention_conformance.conformance.judging.judge import comparisons
+from attention_conformance.conformance.judging.judge import comparisons, dtypes_of
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.spec.sdpa import Expected
 
@@ -49,6 +49,20 @@ class Words(Model):
     operator = ""
 
 
+def _cause(
+    name: str,
+    clause: str,
+    title: str,
+    failures: Iterable[Failed],
+    against: Iterable[Passed] = (),
+    only: tuple[str, ...] = (),
+    *,
+    sources: tuple[str, ...] = (),
+) -> Explanation:
+    """A cause that is words alone, as an explanation of some failures."""
+    return Explanation((Fault(name, clause, title, sources, Words),), frozenset(failures), tuple(against), only)
+
+
 def raised(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
     """Exceptions and results of another dtype that no mistake gives, in their own words and by calls."""
     groups: dict[str, list[Failed]] = {}
@@ -56,12 +70,18 @@ def raised(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Exp
         if failed.failure is Failure.ERROR:
             groups.setdefault(f"an exception: {wording(failed)[:200]}", []).append(failed)
         elif failed.failure is Failure.DTYPE and failed.reply.results:
-            got = next(iter(failed.reply.results.values())).dtype
-            groups.setdefault(f"results of a {failed.dtype} call are {got}", []).append(failed)
+            groups.setdefault(_of_another_dtype(failed), []).append(failed)
     for text, some in groups.items():
         only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in passed])
-        fault = Fault("raised", some[0].case.clauses[0], text, (), Words)
-        yield Explanation((fault,), frozenset(some), (), () if kept else only)
+        yield _cause("raised", some[0].case.clauses[0], text, some, only=() if kept else only)
+
+
+def _of_another_dtype(failed: Failed) -> str:
+    """Words on the first result whose dtype is wrong."""
+    dtypes = {name: str(array.dtype) for name, array in failed.reply.results.items()}
+    name = next(name for name, dtype in dtypes.items() if dtype not in dtypes_of(name, failed.dtype))
+    what = "results" if name == "output" else name
+    return f"{what} of a {failed.dtype} call {'are' if what.endswith('s') else 'is'} {dtypes[name]}"
 
 
 def accepted(failures: Sequence[Failed]) -> Iterator[Explanation]:
@@ -74,7 +94,7 @@ def accepted(failures: Sequence[Failed]) -> Iterator[Explanation]:
         cases = list(dict.fromkeys(failed.case.why.rstrip(".") for failed in some))
         more = f", and {len(cases) - EITHER} more" if len(cases) > EITHER else ""
         title = f"an invalid input is accepted: {'; '.join(cases[:EITHER])}{more}"
-        yield Explanation((Fault("accepted", clause, title, (), Words),), frozenset(some))
+        yield _cause("accepted", clause, title, some)
 
 
 def overflowed(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
@@ -94,8 +114,8 @@ def overflowed(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator
         )
     else:
         title = "NaN in rows with a masked key whose score overflows: the key is masked by arithmetic, and not left out"
-    fault = Fault("overflowed", some[0].case.clauses[0], title, (), Words)
-    yield Explanation((fault,), frozenset(some), tuple(have[n] for n in kept), only if have else ())
+    against = [have[n] for n in kept]
+    yield _cause("overflowed", some[0].case.clauses[0], title, some, against, only if have else ())
 
 
 def _overflowing(each: Failed | Passed) -> np.ndarray:
@@ -142,7 +162,7 @@ def shaped(failures: Sequence[Failed]) -> Iterator[Explanation]:
         wanted, got = _axes(some)
         if len({failed.case for failed in some}) > 1 and wanted != got:
             title = f"an output of shape ({', '.join(got)}) in place of ({', '.join(wanted)})"
-            yield Explanation((Fault("shaped", some[0].case.blame.shape, title, (), Words),), frozenset(some))
+            yield _cause("shaped", some[0].case.blame.shape, title, some)
 
 
 #: Lengths of axes by their letters, those of an output first and in order.
@@ -197,15 +217,14 @@ def undefined(failures: Sequence[Failed], passed: Sequence[Passed], *, named: bo
         best, only, _ = max(given, key=lambda each: (-len(each[1]), len(each[0])), default=nothing)
         titles = list(dict.fromkeys(title for calls, words, title in given if (calls, words) == (best, only)))
         if 0 < len(titles) <= EITHER:
-            words = f"{lost}, as this gives it: {' or '.join(titles)}"
-            yield Explanation((Fault("undefined", some[0].case.blame.value, words, (), Words),), best, (), only)
+            words = f"{lost}; this mistake gives the same: {' or '.join(titles)}"
+            yield _cause("undefined", some[0].case.blame.value, words, best, only=only)
         rest = [failed for failed in some if failed not in best or len(titles) > EITHER]
         only, kept = (
             narrowing([(f.case, f.dtype) for f in rest], [(p.case, p.dtype) for p in passed]) if rest else ((), ())
         )
         if len(rest) > 1 and only and 2 * len(kept) <= len(rest):
-            fault = Fault("undefined", some[0].case.blame.value, lost, (), Words)
-            yield Explanation((fault,), frozenset(rest), tuple(passed[n] for n in kept), only)
+            yield _cause("undefined", some[0].case.blame.value, lost, rest, [passed[n] for n in kept], only)
 
 
 def _given_by(
@@ -262,16 +281,26 @@ def possible(failures: Sequence[Failed], found: Sequence[Explanation], passed: S
     said: list[Explanation] = []
     left = alone
     while most := max((given & left for given in fits.values()), key=len, default=frozenset()):
-        some = [fault for fault, given in fits.items() if given & left == most]
+        some = _without_forms([fault for fault, given in fits.items() if given & left == most])
         titles = list(dict.fromkeys(fault.title for fault in some))
         if len(titles) <= EITHER:
             what = titles[0] if len(titles) == 1 else f"either {' or '.join(titles)}"
             sources = tuple(dict.fromkeys(source for fault in some for source in fault.sources))
-            title = f"NaN or inf and no other wrong number, in the very calls and places in which this gives it: {what}"
+            title = f"only NaN or inf is wrong, exactly where this mistake puts it: {what}"
             everywhere = frozenset.intersection(*(fits[fault] for fault in some))
-            said.append(Explanation((Fault("possible", some[0].clause, title, sources, Words),), everywhere))
+            said.append(_cause("possible", some[0].clause, title, everywhere, sources=sources))
         left -= most
     return said
+
+
+def _without_forms(faults: Sequence[Fault]) -> list[Fault]:
+    """Mistakes without those that are forms of another one among them, which says the same more simply."""
+    makes = {fault: inner(fault.make) for fault in faults}
+    return [
+        fault
+        for fault, make in makes.items()
+        if not any(make is not other and issubclass(make, other) for other in makes.values())
+    ]
 
 
 def _adds_up(some: Sequence[Fault], fault: Fault, failed: Failed) -> bool:
@@ -353,8 +382,8 @@ def unwritten(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Expl
     title = f"{words} numbers that no mistake gives, and all else is right: perhaps that part is never written"
     if all(_zeros(failed) for failed in some):
         title = f"{words} zeros, and all else is right"
-    fault = Fault("unwritten", some[0].case.clauses[0], title, (), Words)
-    return [Explanation((fault,), frozenset(some), tuple(have[n] for n in kept), only if have else ())]
+    against = [have[n] for n in kept]
+    return [_cause("unwritten", some[0].case.clauses[0], title, some, against, only if have else ())]
 
 
 #: Calls of which no number of the inputs takes part in the scores, so that a kernel may return before it writes.
@@ -378,9 +407,8 @@ def empty(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[P
         calls = [p for p in passed if has(p) and p.case.operator in operators and not p.case.invalid]
         right = any(np.any(p.case.expected(p.dtype).output) for p in calls)
         if told and not right and len({failed.case for failed in some}) > 1:
-            title = f"outputs of calls {words} hold numbers that no mistake gives: perhaps they are never written"
-            fault = Fault("unwritten", some[0].case.clauses[0], title, (), Words)
-            yield Explanation((fault,), frozenset(some))
+            title = f"outputs of calls {words} look uninitialised"
+            yield _cause("unwritten", some[0].case.clauses[0], title, some)
 
 
 def _zeros(failed: Failed) -> bool:
@@ -436,8 +464,7 @@ def lowered(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Ex
         only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in wide])
         title = f"results of {dtype} have the accuracy of {lower}: some step is computed in it"
         if (len(some) > 1 or _passes_in(lower, some[0], passed)) and 2 * len(kept) <= len(some):
-            fault = Fault("lowered", some[0].case.blame.accuracy, title, (), Words)
-            yield Explanation((fault,), frozenset(some), tuple(wide[n] for n in kept), only)
+            yield _cause("lowered", some[0].case.blame.accuracy, title, some, [wide[n] for n in kept], only)
 
 
 def _passes_in(dtype: str, failed: Failed, passed: Sequence[Passed]) -> bool:

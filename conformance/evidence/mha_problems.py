@@ -1,6 +1,7 @@
 """Random problems of the layers: every option of mha, sublayer and mha_grad, drawn independently.
 
-As in problems.py sizes are log-uniform, and what is limited is the work: by fewer samples, then heads, then rows.
+As in properties/drawn.py sizes are log-uniform, and what is limited is the work: by fewer samples, then heads, then
+rows.
 """
 
 from __future__ import annotations

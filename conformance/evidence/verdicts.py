@@ -52,7 +52,7 @@ def excuse(target: Target, case: AnyCase, judged: Judged, ledger: Ledger, versio
     names = {target.implementation.name, target.implementation.name.removesuffix(DIFFERENTIATED)}
     found = [each for name in sorted(names) for each in triggers.records(name, target.device, dtype, ledger, versions)]
     met = triggers.triggered(dict.fromkeys(found), case.inputs(dtype), heads)
-    spoiled = {each.deviation.id: _rows(expected, each.rows) for each in met if each.deviation.failure is failure}
+    spoiled = {each.deviation.id: _rows(expected, each.rows) for each in met if each.deviation.shown_by(judged.result)}
     if failure is Failure.VALUE and judged.reply is not None:
         profile = target.implementation.profile(dtype)
         beyond = _overflows(expected, heads, dtype, profile)

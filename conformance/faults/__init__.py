@@ -10,7 +10,6 @@ import importlib
 
 from attention_conformance.conformance.faults import registry
 from attention_conformance.conformance.faults.models.sdpa import Model
-from attention_conformance.conformance.faults.paths import PATH_FAULTS
 from attention_conformance.conformance.faults.registry import FAULTS, Fault
 
 __all__ = ["FAULTS", "GROUPS", "PATH_FAULTS", "Fault"]
@@ -66,6 +65,9 @@ GROUPS = (
 )
 for _group in GROUPS:
     importlib.import_module(f"{__name__}.{_group.replace('/', '.')}")
+
+#: Faults on paths of kernels, some of them forms of the above, which are therefore registered first, in their order.
+PATH_FAULTS: dict[str, Fault] = importlib.import_module(f"{__name__}.paths").PATH_FAULTS
 
 _INSTANCES: dict[str, Model] = {}
 

@@ -29,13 +29,8 @@ from attention_conformance.conformance.cases.store import FITTED, RANDOM
 from attention_conformance.conformance.faults import FAULTS, PATH_FAULTS, Fault
 from attention_conformance.conformance.faults.gradients.sdpa import OverRanks
 from attention_conformance.conformance.faults.kill_matrix import LEAST, Row
-from attention_conformance.conformance.faults.models.gradients import Backward
-from attention_conformance.conformance.faults.models.merge import Merging
 from attention_conformance.conformance.faults.models.on_path import Mistake
-from attention_conformance.conformance.faults.models.paged import Paged
-from attention_conformance.conformance.faults.models.sdpa import Attention, Model
-from attention_conformance.conformance.faults.models.varlen import Packed
-from attention_conformance.conformance.faults.models.varlen_gradients import PackedBackward
+from attention_conformance.conformance.faults.models.steps import correct
 from attention_conformance.conformance.faults.trials import trial
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.properties import serving
@@ -76,15 +71,6 @@ LARGEST = 9 << 16
 
 #: The envelope, of few faults and small calls, in which the random problems are tried on what cases catch, too.
 WITH_POWER = "one query"
-
-_CORRECT: dict[str, type[Model]] = {
-    "sdpa": Attention,
-    "sdpa_grad": Backward,
-    "varlen": Packed,
-    "varlen_grad": PackedBackward,
-    "paged": Paged,
-    "merge": Merging,
-}
 
 
 @dataclass(frozen=True)
@@ -298,10 +284,11 @@ def _differs(row: Row, case: AnyCase, dtype: str) -> bool:
 
 
 def _is_sound(case: AnyCase, dtype: str, row: Row) -> bool:
-    """Whether correct attention passes: a case at sizes that it was not made for may be no input at all."""
-    make = _CORRECT[case.operator]
+    """Whether the correct model passes: a case at sizes that it was not made for may be no input at all."""
     try:
-        sound = trial(make, case, dtype, row.plugged.profile(dtype)).verdict.outcome is Outcome.PASSED
+        sound = (
+            trial(correct(row.fault.make), case, dtype, row.plugged.profile(dtype)).verdict.outcome is Outcome.PASSED
+        )
         own = case.operator not in SEARCHED_BY_SIZE or case.inputs(dtype).arrays["q"].shape == _q_shape(case.shape)
         return sound and own  # data may have sizes of its own
     except Exception:  # as above

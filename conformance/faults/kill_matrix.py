@@ -1,18 +1,14 @@
 """Kill matrix: which cases catch which fault, and which cases nothing needs.
 
 A fault is plugged in as a user's function is, and judged on every case of its operator.  One that fails fewer than two
-cases is a hole in the suite.  The other way round a case has to earn its place: it is among the smallest that catch
-some fault, or one of few that do, a known deviation of a library fails it, it cites the bug that it is the regression
-test of, or it says why it stays.
+cases is a hole in the suite.  The other way round a case has to earn its place (tests/test_kill_matrix.py).
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +17,6 @@ from attention_conformance.conformance.faults.models.steps import has_effects, u
 from attention_conformance.conformance.faults.registry import FAULTS, Fault, link
 from attention_conformance.conformance.faults.trials import trial, verdict
 from attention_conformance.conformance.judging.outcomes import Outcome
-from attention_conformance.conformance.ledger.load import Ledger, read
-from attention_conformance.conformance.ledger.questions import QUESTIONS
 from attention_conformance.conformance.run_case import blank_of, run_case
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Implementation
@@ -31,12 +25,6 @@ from attention_conformance.impls.select import plug_in
 
 #: Cases that have to catch a fault: one could be an accident of its data.
 LEAST = 2
-
-#: A case that is one of this many to catch some fault is needed.
-FEW = 4
-
-#: A thread in a case's sentence: "(pytorch 195910)", "(llama.cpp PR 29034)", "(pytorch 176767 returned D columns)".
-THREAD = re.compile(r"\((?:[\w.-]+ )(?:PR )?\d+(?::? [^)]*)?\)")
 
 
 @dataclass(frozen=True)
@@ -117,26 +105,6 @@ class Row:
         except Crashed:
             return True
         return verdict(reply, case, blank_of(target, case)).outcome is Outcome.FAILED
-
-
-def needed(kills: Iterable[Kill]) -> dict[str, str]:
-    """Reason why each case is in the suite, "" for one that nothing needs; operators without faults are left out."""
-    operators = {fault.operator for fault in FAULTS.values()}
-    ledger = read()
-    reasons = {name: _own_reason(case, ledger) for name, case in every_case().items() if case.operator in operators}
-    for kill in kills:
-        for name in tuple(kill.caught)[: max(LEAST, len(kill.caught) if len(kill.caught) <= FEW else 0)]:
-            reasons[name] = reasons[name] or f"catches {kill.fault}"
-    return reasons
-
-
-def _own_reason(case: AnyCase, ledger: Ledger) -> str:
-    failing = [d.id for d in ledger.deviations if any(fnmatch(case.name, pattern) for pattern in d.cases)]
-    if failing:
-        return f"fails in deviation {failing[0]}"
-    if case.name in {question.case for question in QUESTIONS}:
-        return "asks a question of the divergence matrix"
-    return case.stays or ("regression test" if THREAD.search(case.why) else "")
 
 
 def as_json(kills: Iterable[Kill]) -> dict[str, Any]:

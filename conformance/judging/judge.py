@@ -6,6 +6,7 @@ store keeps (cases/store.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,16 +63,17 @@ def judge(reply: Reply, case: AnyCase, blank: Result, *, every_profile: bool = T
     )
     if reply.status == "unsupported":
         result = replace(blank, outcome=Outcome.UNSUPPORTED, reason=reply.text)
-    elif reply.status == "raised" and case.invalid:
+    elif reply.status == "raised" and case.invalid and not reply.accepted:
         result = replace(blank, reason=reply.text)
-    elif reply.status == "raised":
-        result = failed(blank, case, raised_exception(reply, case.clauses[0], UNSUPPORTED_HINT))
     elif case.invalid:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in reply.results.items())
-        reason = f"accepted, and returned {shapes}"
-        result = failed(blank, case, Finding(Failure.NO_ERROR, case.clauses[0], reason, (f"Accepted: {shapes}",)))
+        said = f"what it returned is no result: {reply.text}" if reply.accepted else f"returned {shapes}"
+        details = (f"Accepted: {reply.text or shapes}",)
+        result = failed(blank, case, Finding(Failure.NO_ERROR, case.clauses[0], f"accepted, and {said}", details))
+    elif reply.status == "raised":
+        result = failed(blank, case, raised_exception(reply, case.clauses[0], UNSUPPORTED_HINT))
     else:
-        result, finding = compare_results(reply, case, case.expected(blank.dtype), blank, every_profile)
+        result, finding, _ = compare_results(reply, case, case.expected(blank.dtype), blank, every_profile)
         result = result if finding is None else failed(result, case, finding)
     state = changed_state(reply, case)
     if state is None:
@@ -207,7 +209,7 @@ def dtypes_of(name: str, dtype: str) -> tuple[str, ...]:
 
 def compare_results(
     reply: Reply, case: AnyCase, expected: Any, blank: Result, every_profile: bool
-) -> tuple[Result, Finding | None]:
+) -> tuple[Result, Finding | None, Sequence[Comparison]]:
     """Results against what is expected: their form, their values under every profile, and what the call did to them.
 
     The result has the share of the bound and the profiles that are met; what is wrong, if anything is, comes beside it.
@@ -227,12 +229,13 @@ def compare_results(
 
     Returns
     -------
-    tuple[Result, Finding | None]
-        The result with its share, and what is wrong, None where nothing is.
+    tuple[Result, Finding | None, Sequence[Comparison]]
+        The result with its share, what is wrong, None where nothing is, and each result against its bound under the
+        profile that is declared, none of a wrong form.
     """
     finding = wrong_form(reply, case, expected, blank.dtype)
     if finding is not None:
-        return blank, finding
+        return blank, finding, ()
     profiles, declared = bounds.profiles(blank.dtype) if every_profile else (), Profile(blank.profile or Profile.WIDE)
     by_profile = {p: comparisons(reply, case, blank.dtype, p) for p in {*profiles, declared}}
     meets = tuple(p.value for p in profiles if all(c.ok for c in by_profile[p]))
@@ -245,7 +248,7 @@ def compare_results(
     elif reply.unequal:
         reason = f"{', '.join(reply.unequal)} differed between {case.repeats} equal calls"
         finding = Finding(Failure.UNREPEATABLE, case.blame.unrepeatable, reason, (f"Unequal:  {reason}",))
-    return blank, finding
+    return blank, finding, by_profile[declared]
 
 
 def modified_inputs(reply: Reply, case: AnyCase) -> Finding:
@@ -261,7 +264,7 @@ def modified_inputs(reply: Reply, case: AnyCase) -> Finding:
     Returns
     -------
     Finding
-        Failure INPUT_MODIFIED.
+        Failure MODIFIED.
     """
     names = ", ".join(reply.modified)
     return Finding(Failure.MODIFIED, case.blame.modified, f"{names} modified", (f"Modified: {names}",))

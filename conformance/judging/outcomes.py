@@ -65,7 +65,7 @@ class Result:
 
     ``share`` is error/bound of the worst element under the declared profile, None where nothing was
     compared, and may exceed 1 (inf for a NaN).  ``meets`` lists the profiles whose bound the results keep.
-    ``seconds`` are of the call in the worker, without and with its preparation.
+    ``run_seconds`` are those of the first call in the worker, ``prepare_seconds`` those of its preparation before it.
     """
 
     implementation: str

@@ -20,8 +20,7 @@ def apply(ledger: Ledger, result: Result, case: AnyCase, versions: Mapping[str, 
     deviation = ledger.find(result.implementation, result.device, result.dtype, case.name, versions)
     if deviation is None:
         return result
-    as_recorded = result.failure is deviation.failure and deviation.says in result.reason
-    if result.outcome is Outcome.FAILED and as_recorded:
+    if result.outcome is Outcome.FAILED and deviation.shown_by(result):
         return replace(
             result,
             outcome=Outcome.KNOWN_DEVIATION,

@@ -106,8 +106,11 @@ def _unfit(result: Result, ledger: Ledger, versions: Mapping[str, str]) -> str |
         return f"{where}: {result.reason}"
     if found is None:
         return None
+    if found.shown_by(result):
+        return ""
+    said = f" if it says {found.says!r}" if found.failure is result.failure else ""
     failure = result.failure.value if result.failure else ""
-    return "" if found.failure is result.failure else f"{where}: fails by {failure}, and record {found.name} covers it"
+    return f"{where}: fails by {failure}, and record {found.name} covers it{said}"
 
 
 def _instead(result: Result) -> str:

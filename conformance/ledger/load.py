@@ -24,7 +24,8 @@ from msgspec import Meta
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from attention_conformance.conformance.cases import asked_cases, case_named, every_case
-from attention_conformance.conformance.judging.outcomes import Failure
+from attention_conformance.conformance.cases.fit import dtypes_for
+from attention_conformance.conformance.judging.outcomes import Failure, Result
 from attention_conformance.conformance.ledger.versions import (
     PROCESSOR,
     PROCESSORS,
@@ -148,6 +149,21 @@ class Deviation:
         """
         named = any(fnmatch(case, pattern) for pattern in self.cases)
         return named and self.concerns(implementation, device, dtype)
+
+    def shown_by(self, result: Result) -> bool:
+        """Whether a failure is the one that the record is of: of its kind, and in its words where it has some.
+
+        Parameters
+        ----------
+        result
+            Result of a case that the record covers, without a ledger applied to it.
+
+        Returns
+        -------
+        bool
+            Whether it is.
+        """
+        return result.failure is self.failure and self.says in result.reason
 
     @property
     def enough(self) -> int:
@@ -390,7 +406,7 @@ def _known_names() -> tuple[str, ...]:
 
 
 def check_records(deviations: Sequence[Deviation], others: Iterable[str] = ()) -> None:
-    """Check all records together: an id names one of them, and a case has one in any version.
+    """Check all records together: an id names one of them, each can be met, and a case has one in any version.
 
     ``others`` are names of implementations that globs may meet besides the known ones.  Raises LedgerError.
     """
@@ -407,11 +423,18 @@ def check_records(deviations: Sequence[Deviation], others: Iterable[str] = ()) -
     for each in deviations:
         names = dict.fromkeys(n for pattern in each.implementations for n in matching(universe, pattern))
         cases = dict.fromkeys(c for pattern in each.cases for c in cases_meeting(pattern))
+        if not any(_can_be_met(each, name, case) for name, case in product(names, cases)):
+            raise LedgerError(f"record {each.name}: no implementation of it is judged on a case of it in a dtype of it")
         for place in product(names, cases):
             spoken.setdefault(place, []).append(each)
     for (name, case), records in spoken.items():
         for one, other in combinations(records, 2):
             _refuse_overlap(one, other, name, case)
+
+
+def _can_be_met(record: Deviation, name: str, case: str) -> bool:
+    """Whether an implementation is judged on a case in a dtype of a record; of one that is not built in it may be."""
+    return name not in builtin() or any(not record.dtypes or d in record.dtypes for d in dtypes(name, case))
 
 
 def _refuse_overlap(one: Deviation, other: Deviation, name: str, case: str) -> None:
@@ -431,4 +454,6 @@ def dtypes(implementation: str, case: str) -> tuple[str, ...]:
     known, asked = builtin().get(implementation), case_named(case)
     if known is None:
         return asked.dtypes
-    return tuple(d for d in asked.dtypes if d in known.dtypes) if known.operator == asked.operator else ()
+    if known.operator != asked.operator:
+        return ()
+    return tuple(d for d in asked.dtypes if d in known.dtypes) or dtypes_for(asked, known.dtypes)

@@ -12,7 +12,7 @@ from pathlib import Path
 from attention_conformance.conformance.judging.outcomes import IN_WORDS
 from attention_conformance.conformance.ledger.divergence import answers, escaped, markdown
 from attention_conformance.conformance.ledger.issues import issue_of, issues
-from attention_conformance.conformance.ledger.load import Deviation, Ledger, cases_meeting, dtypes
+from attention_conformance.conformance.ledger.load import Deviation, Ledger, LedgerError, cases_meeting, dtypes
 from attention_conformance.conformance.ledger.questions import DTYPE
 from attention_conformance.conformance.ledger.stale import Standing, Verdict, stale
 from attention_conformance.conformance.results import Run
@@ -159,6 +159,7 @@ def example(record: Deviation) -> tuple[str, str, str, str]:
     """An implementation, device, dtype and case of a record, whatever is installed.
 
     Not an export if there is another, as exports take seconds, and in the dtype of the questions if it can be.
+    Raises LedgerError for a record whose implementations are judged on none of its cases in its dtypes.
     """
     implementations = [name for pattern in record.implementations for name in matching(builtin(), pattern) or [pattern]]
     found = [
@@ -169,4 +170,6 @@ def example(record: Deviation) -> tuple[str, str, str, str]:
         for dtype in dtypes(name, case)
         if not record.dtypes or dtype in record.dtypes
     ]
+    if not found:
+        raise LedgerError(f"record {record.name}: no implementation of it is judged on a case of it in a dtype of it")
     return min(found, key=lambda each: ("export" in each[0], each[2] != DTYPE))

@@ -45,7 +45,7 @@ QUESTIONS = (
     Question("scale = 0", "scale-zero", "mean of v"),
     Question("scale = 0 with is_causal", "scale-zero-causal", "ok"),
     Question("scale < 0 with softcap", "softcap-negative-scale", "ok"),
-    Question("8 keys more than a multiple of 16", "keys-8", "ok"),
+    Question("eight keys, half of a block of 16", "keys-8", "ok"),
     Question("sinks", "sinks", "ok"),
     Question("sink of a fully masked row", "sinks-empty-row", "zeros"),
     # Shapes.

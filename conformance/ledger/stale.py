@@ -45,6 +45,8 @@ class _Shown:
     result: Result
     version: str
     holds: bool
+    #: Its outcome in words, for where it does not hold.
+    became: str
 
 
 def stale(runs: Sequence[Run], ledger: Ledger) -> list[Verdict]:
@@ -54,7 +56,7 @@ def stale(runs: Sequence[Run], ledger: Ledger) -> list[Verdict]:
 
 def _verdict(record: Deviation, runs: Sequence[Run]) -> Verdict:
     shown = [
-        _Shown(result, run.header.versions[record.package], _holds(result, record))
+        _Shown(result, run.header.versions[record.package], _holds(result, record), _became(result, record))
         for run in runs
         if record.in_force(run.header.versions)
         for result in _covered(record, run)
@@ -83,8 +85,13 @@ def _covered(record: Deviation, run: Run) -> list[Result]:
 
 
 def _holds(result: Result, record: Deviation) -> bool:
-    """Whether a result fails as the record says, with a ledger or without."""
-    return result.outcome in (Outcome.KNOWN_DEVIATION, Outcome.FAILED) and result.failure is record.failure
+    """Whether a result fails as the record says, with a ledger or without.
+
+    A known deviation has the ledger's words in the place of the exception's, which were looked at when it became one.
+    """
+    if result.outcome is Outcome.KNOWN_DEVIATION:
+        return result.failure is record.failure
+    return result.outcome is Outcome.FAILED and record.shown_by(result)
 
 
 def _narrow(gone: Sequence[_Shown], holding: Sequence[_Shown]) -> Iterable[str]:
@@ -107,15 +114,16 @@ def _narrow(gone: Sequence[_Shown], holding: Sequence[_Shown]) -> Iterable[str]:
 
 def _instead(gone: Sequence[_Shown]) -> str:
     """Outcome of the results instead: "passed", "unsupported", or another failure."""
-    return ", ".join(dict.fromkeys(_became(each.result) for each in gone))
+    return ", ".join(dict.fromkeys(each.became for each in gone))
 
 
-def _became(result: Result) -> str:
+def _became(result: Result, record: Deviation) -> str:
     if result.outcome is not Outcome.FAILED or result.failure is None:
         return result.outcome.value
     if result.failure is Failure.STALE:  # with what became of the case in brackets
         return result.reason.partition("(")[2].partition(")")[0] or Outcome.PASSED.value
-    return f"fails by {result.failure.value}"
+    words = f" that does not say {record.says!r}" if result.failure is record.failure else ""
+    return f"fails by {result.failure.value}{words}"
 
 
 def _why_not(record: Deviation, run: Run) -> str:

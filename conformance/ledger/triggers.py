@@ -61,7 +61,7 @@ def records(
 
 
 def triggered(chosen: Iterable[Deviation], inputs: Any, expected: Any) -> tuple[Triggered, ...]:
-    """Records among the chosen ones that these inputs trigger;
+    """Records among the chosen ones that these inputs trigger, with the rows that each spoils.
 
     Parameters
     ----------

@@ -16,11 +16,18 @@ import numpy as np
 from attention_conformance.conformance.cases import data as sdpa_data
 from attention_conformance.conformance.cases import latent as latent_cases
 from attention_conformance.conformance.cases.base import ALL_DTYPES, AnyCase, Case
-from attention_conformance.conformance.cases.data import Maker, Rng, Shape, lengths, random_bias, random_mask
+from attention_conformance.conformance.cases.data import Maker, Rng, Shape, lengths, random_bias, random_mask, stated
 from attention_conformance.conformance.cases.latent import LatentCase, LatentShape
 from attention_conformance.conformance.cases.merge import Data, MergeCase, Parts, sizes, states
 from attention_conformance.conformance.cases.merge_gradient import MergeGradientCase, of_lse
-from attention_conformance.conformance.cases.packed import PackedCase, PackedShape, PagedCase, PagedShape
+from attention_conformance.conformance.cases.packed import (
+    PackedCase,
+    PackedShape,
+    PagedCase,
+    PagedShape,
+    new_rows,
+    sinks,
+)
 from attention_conformance.conformance.cases.paged import scales, stored_as
 from attention_conformance.conformance.cases.store import RANDOM
 from attention_conformance.conformance.cases.varlen_gradient import PackedGradientCase
@@ -349,14 +356,14 @@ def _spread(make: type[AnyCase], spread: float) -> Callable[..., tuple[np.ndarra
 
 #: How options that are arrays are made.
 _MAKERS: dict[str, Callable[[Any], Any]] = {
-    "sinks": lambda _: lambda rng, s, dtype: (3 + 2 * rng.standard_normal(s.hq)).astype(dtype),
-    "causal_offset": lambda value: value if isinstance(value, int) else lambda *_: np.array(value, np.int64),
+    "sinks": lambda _: sinks,
+    "causal_offset": lambda value: value if isinstance(value, int) else stated(*value),
     "grad_lse": lambda _: of_lse,
-    "k_new": lambda _: lambda rng, s, dtype: rng.standard_normal((sum(s.q_lengths), s.hkv, s.d)).astype(dtype),
+    "k_new": lambda _: new_rows("d"),
     "kv_lengths": lambda value: lengths(*value),
     "mask": random_mask,
     "bias": random_bias,
     "block_mask": lambda value: blocks_of(*value),
     "tree_parents": lambda value: tree_of(*value),
-    "v_new": lambda _: lambda rng, s, dtype: rng.standard_normal((sum(s.q_lengths), s.hkv, s.dv)).astype(dtype),
+    "v_new": lambda _: new_rows("dv"),
 }

@@ -37,7 +37,6 @@ from attention_conformance.conformance.spec.inputs import Inputs
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Profile
-from attention_conformance.impls.operators import WIDE_RESULTS
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
 #: Roundings of a merged element: one subtraction, exp, addition, division; two products and a sum; each below 1 ulp,
@@ -286,8 +285,7 @@ class Trial:
     def _compare(self, name: str, got: Measured, wanted: Measured) -> Comparison:
         # A NaN where the reference is a number is wrong even if both calls return it.
         lost = np.isfinite(wanted.exact) & ~np.isfinite(wanted.value)
-        dtype = self.context.target.dtype
-        stored = dtype if name not in WIDE_RESULTS or dtype == "float64" else "float32"
+        stored = judge.dtypes_of(name, self.context.target.dtype)[0]
         value = np.where(lost, np.nan, got.value)
         return compare(name, value, np.where(lost, wanted.exact, wanted.value), got.bound + wanted.bound, stored)
 
@@ -324,7 +322,8 @@ class Trial:
 
     def _fail(self, case: AnyCase, finding: Finding, what: str) -> NoReturn:
         """A call that gives no results to compare: excused by the ledger, or wrong."""
-        excuses = [each.deviation.id for each in self._triggered(case, finding.failure)]
+        triggered = self._triggered(case, finding.failure)
+        excuses = [each.deviation.id for each in triggered if each.deviation.says in finding.reason]
         if excuses:
             self._tally.excused.update(excuses)
             hypothesis.reject()

@@ -13,12 +13,12 @@ import numpy as np
 from attention_conformance.conformance.bounds.sdpa import LARGEST
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.judging.compare import shares
+from attention_conformance.conformance.judging.judge import dtypes_of
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.run_case import Judged
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Profile
-from attention_conformance.impls.operators import WIDE_RESULTS
 from attention_conformance.impls.script import WIDTH, Snippet, enclosed
 
 #: Elements that a script checks.
@@ -48,7 +48,7 @@ def worst_elements(
     """
     expected, bound = case.expected(dtype), case.bound(dtype, profile)
     for name in case.results() if wrong else case.results()[:1]:
-        stored = dtype if name not in WIDE_RESULTS else "float64" if dtype == "float64" else "float32"
+        stored = dtypes_of(name, dtype)[0]
         got, wanted, limit = reply.results[name].astype(np.float64), getattr(expected, name), getattr(bound, name)
         share = shares(got, wanted, limit, stored).ravel()
         order = np.argsort(-share, kind="stable")[:count]
@@ -164,8 +164,7 @@ def _form(x: Checked) -> dict[str, str]:
     expected, terms = x.case.expected(x.dtype), x.snippet.terms
     rows = []
     for name in x.case.results():
-        wide = ("float64",) if x.dtype == "float64" else ("float32", "float64")
-        dtypes = tuple(terms.dtype(each) for each in (wide if name in WIDE_RESULTS else (x.dtype,)))
+        dtypes = tuple(terms.dtype(each) for each in dtypes_of(name, x.dtype))
         rows.append(f'    ("{name}", {name}, {getattr(expected, name).shape}, {_tuple(dtypes)}),')
     return {"call": x.call, "rows": "\n".join(rows), "array": terms.array}
 

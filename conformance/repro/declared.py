@@ -7,10 +7,12 @@ parsed and never imported; what its text does not tell for certain is left to th
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from attention_conformance.impls.contract import Call, Implementation
@@ -70,8 +72,23 @@ def _stub(implementation: Implementation) -> Callable[..., Any] | None:
         return None
     try:
         source = Path(place).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+    code = _code(source, name)
+    if code is None:
+        return None
+    names: dict[str, Any] = {}
+    exec(code, names)  # noqa: S102  (parameters and pass)
+    function: Callable[..., Any] = names[name]
+    return function
+
+
+@functools.lru_cache(maxsize=8)  # every failure of a run has a script, and most are of one file
+def _code(source: str, name: str) -> CodeType | None:
+    """Code that defines a function of a file with its parameters alone; None where the text does not tell them."""
+    try:
         tree = ast.parse(source)
-    except (OSError, ValueError, SyntaxError):
+    except (ValueError, SyntaxError):
         return None
     if any(word in source for word in SAID) or sum(name in _names(node) for node in ast.walk(tree)) != 1:
         return None
@@ -84,11 +101,7 @@ def _stub(implementation: Implementation) -> Callable[..., Any] | None:
     given.defaults = [ast.Constant(None) for _ in given.defaults]
     given.kw_defaults = [default and ast.Constant(None) for default in given.kw_defaults]
     definition.body, definition.returns, definition.decorator_list = [ast.Pass()], None, []
-    names: dict[str, Any] = {}
-    module = ast.fix_missing_locations(ast.Module([definition], []))
-    exec(compile(module, place, "exec"), names)  # noqa: S102  (parameters and pass)
-    function: Callable[..., Any] = names[name]
-    return function
+    return compile(ast.fix_missing_locations(ast.Module([definition], [])), name, "exec")
 
 
 def _names(node: ast.AST) -> list[str]:

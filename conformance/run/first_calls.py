@@ -109,6 +109,8 @@ def judge(target: Target, processes: int, versions: Mapping[str, str], *, load: 
     if implementation.operator != SDPA.name or target.device != "cpu":
         return replace(blank, outcome=Outcome.UNSUPPORTED, reason="first calls are of sdpa on the CPU")
     case = fit(CASE, implementation.envelope)
+    if case.unfit:
+        return replace(blank, outcome=Outcome.NOT_APPLICABLE, reason=case.unfit)
     request = Request(target.device, case.inputs(target.dtype).arrays)
     count = max(THREADS, threads.usable_cores())
     worker = Worker(threads.environment(count), limits.default())
@@ -173,12 +175,14 @@ def _difference(kind: FirstCall, case: Case, target: Target) -> Difference | Non
     if first.shape != second.shape or first.dtype != second.dtype:
         text = f"the first gives {first.dtype}{first.shape}, the second {second.dtype}{second.shape}"
         return Difference(kind.processes, text)
+    exact = case.expected(target.dtype).output
+    if first.shape != exact.shape:
+        return Difference(kind.processes, f"both calls give {first.shape}, and not {exact.shape}")
     wrong, again = (_wrong(reply, case, target) for reply in (kind.first, kind.second))
     unequal = ~((first == second) | (np.isnan(first) & np.isnan(second)))
     if not wrong.any() and not unequal.any():
         return None
     told = unequal if unequal.any() else wrong
-    exact = case.expected(target.dtype).output
     distance = np.abs(first.astype(np.float64) - (second if unequal.any() else exact))[told]
     farthest = float(np.max(distance)) if np.isfinite(distance).all() else float("nan")
     after = "wrong too" if again.any() else "right"
@@ -188,11 +192,11 @@ def _difference(kind: FirstCall, case: Case, target: Target) -> Difference | Non
 
 
 def _wrong(reply: Reply, case: Case, target: Target) -> np.ndarray:
-    """The elements beyond their bounds; all of a result of another shape."""
+    """The elements beyond their bounds."""
     expected = case.expected(target.dtype).output
     bound = case.bound(target.dtype, target.implementation.profile(target.dtype)).output
     got = reply.results["output"].astype(np.float64)
-    return shares(got, expected, bound, target.dtype) > 1 if got.shape == expected.shape else np.ones(got.shape, bool)
+    return shares(got, expected, bound, target.dtype) > 1
 
 
 def _ended(reply: Reply) -> str:

@@ -19,8 +19,9 @@ from attention_conformance.conformance.judging.compare import shares
 from attention_conformance.conformance.judging.message import clause_lines, inputs_line, rerun, share_text
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.run.invariance_questions import CASES, QUESTIONS, Question, questions
+from attention_conformance.conformance.run_case import ask
 from attention_conformance.conformance.targets import Target
-from attention_conformance.impls.calls import Reply, Request, call
+from attention_conformance.impls.calls import Request
 from attention_conformance.impls.operators import SDPA
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
@@ -75,14 +76,20 @@ def judge(target: Target, question: str, pool: Pool, keywords: frozenset[str], t
         return replace(blank, outcome=Outcome.NOT_APPLICABLE, reason=f"not applicable: {asked.text}")
     outputs = []
     for given in (first, second):
-        answer = _called(target, given, pool, timeout)
-        if isinstance(answer, (Crashed, TimedOut)):
-            failure = Failure.TIMEOUT if isinstance(answer, TimedOut) else Failure.CRASHED
-            return _failed(blank, failure, f"{asked.text}: {answer}")
+        try:
+            answer = ask(target, Request(target.device, given.arrays, dict(given.keywords)), pool, timeout)
+        except (Crashed, TimedOut) as error:
+            failure = Failure.TIMEOUT if isinstance(error, TimedOut) else Failure.CRASHED
+            return _failed(blank, failure, f"{asked.text}: {error}")
         if answer.status != "returned":
             reason = answer.text
             return replace(blank, outcome=Outcome.UNSUPPORTED, reason=reason)  # the cases judge what it raises
-        outputs.append(answer.results["output"])
+        output = answer.results["output"]
+        wanted = (*given.q.shape[:-1], _sizes(given).dv)
+        if output.shape != wanted:  # the cases judge that
+            reason = f"the output has shape {output.shape}, and not {wanted}"
+            return replace(blank, outcome=Outcome.UNSUPPORTED, reason=reason)
+        outputs.append(output)
     return _judged(blank, case, target, asked, outputs[0][part], outputs[1][same], part)
 
 
@@ -93,16 +100,6 @@ def _sizes(x: Any) -> Shape:
         return Shape(len(x.cu_seqlens_q) - 1, x.q.shape[1], k.shape[-2], sq, sk, x.q.shape[2], v.shape[-1])
     b, hq, sq, d = x.q.shape
     return Shape(b, hq, x.k.shape[1], sq, x.k.shape[2], d, x.v.shape[3])
-
-
-def _called(target: Target, given: Any, pool: Pool, timeout: float | None) -> Reply | Crashed | TimedOut:
-    request = Request(target.device, given.arrays, dict(given.keywords))
-    try:
-        job = f"{call.__module__}:{call.__name__}"
-        answer: Reply = pool.call(target.implementation, job, target.implementation, request, timeout=timeout)
-    except (Crashed, TimedOut) as error:
-        return error
-    return answer
 
 
 def _failed(blank: Result, failure: Failure, reason: str) -> Result:

@@ -19,7 +19,7 @@ from attention_conformance.impls.process.threads import usable_cores
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
-#: More libraries than this do not take part in a run.
+#: Processes that work at the same time by default, at most: the built-ins have four libraries.
 MOST = 4
 
 

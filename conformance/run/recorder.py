@@ -212,7 +212,10 @@ class Recorder:
         path = self._config.getoption("conformance_json")
         if path and self._sender is None:
             self._head = self._header()
-            self._writer = result_file.Writer(Path(path), self._head)
+            try:
+                self._writer = result_file.Writer(Path(path), self._head)
+            except OSError as error:
+                raise pytest.UsageError(f"--conformance-json {path}: {error.strerror}") from None
 
     def result(self, target: targets.Target, case: AnyCase) -> Result:
         """Result of a case on a target, once it is judged."""
@@ -265,8 +268,7 @@ class Recorder:
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
         """Keep the reports of failed cases: their text is completed when all cases are judged."""
         report = yield
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        key = (params.get("target"), params.get("case"))
+        key = _key(item)
         error = call.excinfo.value if call.excinfo else None
         if report.failed and isinstance(error, pytest.fail.Exception) and not error.pytrace and error.msg:
             report.longrepr = FailureText(error.msg)
@@ -274,7 +276,7 @@ class Recorder:
             if self._sender is not None:
                 self._sender.send(report, self._last)
             self._last = None
-        if report.failed and call.when == "call" and key in self._judged:
+        if report.failed and call.when == "call" and key is not None and key in self._judged:
             self._reports[key] = report
             self._nodes[key] = item.nodeid
         return report
@@ -289,7 +291,10 @@ class Recorder:
         try:
             if self._reports and exitstatus != pytest.ExitCode.INTERRUPTED:
                 began = time.perf_counter()
-                self._complete_messages()
+                try:
+                    self._complete_messages()
+                except KeyboardInterrupt:  # the results are told without what explains them
+                    session.exitstatus = exitstatus = pytest.ExitCode.INTERRUPTED
                 self._besides["diagnosis"] = time.perf_counter() - began
             if self._sender is not None:
                 found = [{"record": each.as_json(), "lines": each.lines()} for each in self._diagnoses]
@@ -346,7 +351,10 @@ class Recorder:
         told = [(Told(self._judged[key].result, some, key[1].size), key) for key, some in said.items()]
         simplifier = Simplifier(pool, selection.keywords, selection.versions, timeout, self._diagnoses)
         folder = Path(self._config.getoption("scripts"))
-        written = scripts(self._judged, selection.versions, folder, simplifier, to_read(told))
+        try:
+            written = scripts(self._judged, selection.versions, folder, simplifier, to_read(told))
+        except OSError as error:  # of a folder that cannot be written: the messages are worth more than their scripts
+            written = dict.fromkeys(said, f"Script:   not written: {error}")
         for (before, key), report in zip(told, self._reports.values(), strict=True):
             whole = dataclasses.replace(before, lines=(*before.lines, *([written[key]] if key in written else [])))
             self._told[self._nodes[key]] = whole
@@ -404,6 +412,13 @@ class Recorder:
                 left_out=targets.left_out(self._config),
             )
         return done
+
+
+def _key(item: pytest.Item) -> Key | None:
+    """Target and case of a test of the suite; other people's tests have arguments of these names, too."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    target, case = params.get("target"), params.get("case")
+    return (target, case) if isinstance(target, targets.Target) and isinstance(case, AnyCase) else None
 
 
 def _implementations(selection: targets.Selection) -> list[Implementation]:

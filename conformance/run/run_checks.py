@@ -82,7 +82,8 @@ def _undeclared(target: Target, selection: Selection, pool: Pool, timeout: float
     """Sentences on what works without being declared."""
     works = undeclared_dtypes(target, pool, timeout)
     if works:
-        yield f"a tiny input comes out right in {', '.join(works)} too, which attention.dtypes does not name"
+        undeclared = f"a tiny input comes out right in {', '.join(works)} too"
+        yield f"{undeclared}, which it does not declare: name them in its dtypes, and they are judged"
     declared = selection.keywords[target.implementation.name]
     for name, keyword in undeclared_keywords(target, declared, pool, timeout):
         yield f"its parameter {name} does what {keyword} is to do: name it {keyword}, and it is judged"

@@ -115,6 +115,7 @@ def merge(paths: Sequence[Path], output: Path) -> int:
         shard=None,
         started=min(run.header.started for run in runs.values()),
         system="; ".join(dict.fromkeys(run.header.system for run in runs.values())),
+        adapters=tuple(line for run in runs.values() for line in run.header.adapters),
     )
     results = _joined(runs, list(header.profiles))
     diagnoses = [each for run in runs.values() for each in run.diagnoses]

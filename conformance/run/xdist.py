@@ -44,7 +44,18 @@ def works(config: pytest.Config) -> bool:
 
 
 def controls(config: pytest.Config) -> bool:
-    """Whether this process spreads the tests over others."""
+    """Whether this process spreads the tests over others.
+
+    Parameters
+    ----------
+    config
+        Pytest's configuration of the run.
+
+    Returns
+    -------
+    bool
+        True with ``-n``, outside its workers.
+    """
     return not works(config) and config.getoption("dist", "no") != "no"
 
 

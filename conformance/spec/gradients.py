@@ -13,7 +13,6 @@ it was broadcast.  Source: the chain rule; in this form Dao et al. 2022 (FlashAt
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -51,10 +50,22 @@ class GradExpected:
         return found if self.grad_bias is None else {**found, "grad_bias": self.grad_bias}
 
 
-def sdpa_grad(q: Array, k: Array, v: Array, grad_output: Array, **options: Any) -> GradExpected:
+def sdpa_grad(
+    q: Array,
+    k: Array,
+    v: Array,
+    grad_output: Array,
+    *,
+    mask: Array | None = None,
+    bias: Array | None = None,
+    is_causal: bool = False,
+    causal_offset: int | Array | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    kv_lengths: Array | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> GradExpected:
     """The gradients of a loss whose gradient with respect to the output is ``grad_output`` (B, Hq, Sq, Dv).
-
-    ``options`` are the keywords of ``sdpa``, as SPEC.md defines them.
 
     Parameters
     ----------
@@ -66,23 +77,34 @@ def sdpa_grad(q: Array, k: Array, v: Array, grad_output: Array, **options: Any) 
         Values (B, Hkv, Sk, Dv).
     grad_output
         Gradient with respect to the output, (B, Hq, Sq, Dv).
-    options
-        Keywords of ``sdpa``, as SPEC.md defines them.
+    mask, bias, is_causal, causal_offset, window, kv_lengths, scale, softcap
+        As of ``sdpa``.
 
     Returns
     -------
     GradExpected
-        Gradients of q, k, v, bias and sinks in their shapes, float64, with the intermediate results.
+        Gradients of q, k, v and, where it is given, bias, in their shapes, float64, with the intermediate results.
 
     Raises
     ------
     InvalidInput
         Where sdpa raises it, and for another shape or dtype of ``grad_output`` (GRAD-12).
     """
-    forward = reference.sdpa(q, k, v, **options)
+    forward = reference.sdpa(
+        q,
+        k,
+        v,
+        mask=mask,
+        bias=bias,
+        is_causal=is_causal,
+        causal_offset=causal_offset,
+        window=window,
+        kv_lengths=kv_lengths,
+        scale=scale,
+        softcap=softcap,
+    )
     if grad_output.shape != forward.output.shape or grad_output.dtype != q.dtype:
         raise InvalidInput("GRAD-12", f"grad_output is {grad_output.dtype}{grad_output.shape}")
-    bias, softcap, scale = options.get("bias"), options.get("softcap"), options.get("scale")
     scale = 1 / np.sqrt(q.shape[3]) if scale is None else float(scale)
     heads, allowed = k.shape[1], forward.allowed
     d_output = grad_output.astype(np.float64)

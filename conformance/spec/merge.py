@@ -30,14 +30,14 @@ def merge(outputs: Array, lses: Array) -> MergeExpected:
     Parameters
     ----------
     outputs
-        Output of each of N parts, (N, B, Hq, Sq, Dv).
+        Output of each of P parts, (P, B, H, S, Dv).
     lses
-        Natural log-sum-exp of each part, (N, B, Hq, Sq); −inf for a part without an allowed key.
+        Natural log-sum-exp of each part, (P, B, H, S); −inf for a part without an allowed key.
 
     Returns
     -------
     MergeExpected
-        Output (B, Hq, Sq, Dv), lse (B, Hq, Sq) and the parts' weights, float64.
+        Output (B, H, S, Dv), lse (B, H, S) and the parts' weights, float64.
 
     Raises
     ------

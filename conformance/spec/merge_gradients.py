@@ -31,13 +31,13 @@ def merge_grad(outputs: Array, lses: Array, grad_output: Array, *, grad_lse: Arr
     Parameters
     ----------
     outputs
-        Output of each of N parts, (N, B, Hq, Sq, Dv).
+        Output of each of P parts, (P, B, H, S, Dv).
     lses
-        Natural log-sum-exp of each part, (N, B, Hq, Sq); −inf for a part without an allowed key.
+        Natural log-sum-exp of each part, (P, B, H, S); −inf for a part without an allowed key.
     grad_output
-        The loss's gradient with respect to the merged output, (B, Hq, Sq, Dv), of the dtype of outputs.
+        The loss's gradient with respect to the merged output, (B, H, S, Dv), of the dtype of outputs.
     grad_lse
-        The same with respect to the merged log-sum-exp, (B, Hq, Sq); None for a loss that does not depend on it.
+        The same with respect to the merged log-sum-exp, (B, H, S); None for a loss that does not depend on it.
 
     Returns
     -------

@@ -44,7 +44,7 @@ def paged(
     k_new, v_new
         (Tq, Hkv, D) and (Tq, Hkv, Dv), together or not at all (PAGED-11).
     k_scale, v_scale
-        Broadcastable to the caches, together or not at all (PAGED-14).
+        Factors, of four axes, each 1 or that of the cache, together or not at all (PAGED-14).
     others
         As of varlen.
 
@@ -118,7 +118,7 @@ def check_scale(cache: Array, scale: Array | None) -> Array:
     Returns
     -------
     Array
-        Factors broadcast to ``cache``, float64.
+        The scale as it was given.
 
     Raises
     ------

@@ -128,3 +128,8 @@ def paged_by_place(
     """Blocks that depend on where the first page lies."""
     block = 16 + int(block_table[0, 0])
     return paged(q, k_cache, v_cache, cu_seqlens_q, block_table, kv_lengths, block=block)
+
+
+def flat(q: Array, k: Array, v: Array) -> Array:
+    """A result of two axes."""
+    return row_by_row(q, k, v).reshape(-1, v.shape[-1])

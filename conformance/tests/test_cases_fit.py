@@ -303,3 +303,21 @@ def test_a_paged_case_is_at_pages_that_are_taken() -> None:
     assert found.expected("float32").output.shape == (3, 2, 8)
     assert fit(every_case()["paged-page-17"], envelope).unfit == "not applicable: needs pages of 17"
     assert fit(every_case()["paged-page-64"], envelope) is every_case()["paged-page-64"]
+
+
+@pytest.mark.parametrize("page", [1, 2, 3])
+def test_new_keys_have_room_in_smaller_pages(page: int) -> None:
+    """Every sequence has at least as many keys as it has new ones."""
+    found = fit(every_case()["paged-new"], Envelope(page_sizes=Sizes((page,)), source="declared"))
+    assert found.shape.page == page
+    assert all(keys >= new for keys, new in zip(found.shape.k_lengths, found.shape.q_lengths, strict=True))
+    assert found.expected("float32").output.shape[0] == sum(found.shape.q_lengths)
+
+
+def test_smaller_pages_leave_no_sequence_fewer_keys() -> None:
+    """A window over 18 keys in pages of 4 still hides most of them in pages of 1; full pages stay full."""
+    case = every_case()["paged-window-decode"]
+    assert case.shape.k_lengths == (9, 18, 5)
+    in_ones, in_threes = (fit(case, Envelope(page_sizes=Sizes((n,)), source="declared")).shape for n in (1, 3))
+    assert in_ones.k_lengths == (9, 18, 5)
+    assert in_threes.k_lengths == (2 * 6 + 1, 4 * 6 + 2, 6 + 1)

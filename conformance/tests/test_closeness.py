@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -817,3 +817,33 @@ def test_packs_of_torch() -> None:
     assert assert_varlen_close(torch.from_numpy(results["output"]), **tensors, is_causal=True).share <= 1
     with pytest.raises(NotClose):
         assert_varlen_close(torch.from_numpy(results["output"]), **tensors)
+
+
+def test_nothing_is_not_close() -> None:
+    """A function that writes in place, or forgets to return, returns None."""
+    q, k, v = problem()
+    with pytest.raises(TypeError, match="nothing to compare"):
+        assert_close(None, q, k, v)
+    with pytest.raises(TypeError, match="nothing to compare"):
+        error_share(None, q, k, v, grad_output=v)
+    x, w = drawn(1, 3, 4), drawn(4, 4)
+    with pytest.raises(TypeError, match="nothing to compare"):
+        assert_layer_close(None, x, w, w, w, heads=2)
+    ends = np.array([0, 5])
+    packed = q[0].swapaxes(0, 1)
+    with pytest.raises(TypeError, match="output"):
+        assert_varlen_close(cast("Any", None), packed, packed, packed, ends, ends)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"window": 128}, "window is 128; it is a pair"),
+        ({"block_mask": np.ones((1, 1, 1, 1), bool), "block_size": (64,)}, "block_size is"),
+    ],
+)
+def test_a_pair_that_is_none_is_refused_in_words(options: dict[str, Any], error: str) -> None:
+    """And not by whatever unpacks it."""
+    q, k, v = problem()
+    with pytest.raises((TypeError, ValueError), match=error):
+        assert_close(v, q, k, v, **options)

@@ -99,6 +99,24 @@ class AddedInFloat64(Attention):
         return np.where(allowed, s, s.astype(np.float64) - 1e4)
 
 
+class Hardmax(Attention):
+    """All weight on the key with the largest score."""
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        """The weights."""
+        largest = (powers == powers.max(axis=3, keepdims=True, initial=0)) & allowed
+        return (largest / np.maximum(largest.sum(axis=3, keepdims=True), 1)).astype(powers.dtype)
+
+
+class CausalAtTheBottomRight(Attention):
+    """Every call is causal."""
+
+    def lengths_allow(self, x: Inputs) -> Array:
+        """The lengths, and causal from the bottom right."""
+        rows = np.arange(x.shape[2])[:, None] + x.shape[3] - x.shape[2]
+        return super().lengths_allow(x) & (self.keys(x) <= rows)
+
+
 class OneNumberWrong(Attention):
     """One number of the last head is wrong, which is no part."""
 
@@ -120,6 +138,8 @@ class OneNumberWrong(Attention):
         (GuardedWeights, PLAIN, "weights below 1e−3 raised to it"),
         (WidthInTwo, PLAIN, "slices of the head width, 4 columns each"),
         (MaskedRowsUnwritten, EMPTY, "fully masked rows hold numbers that no mistake gives"),
+        (Hardmax, (*PLAIN, *CAUSAL), "all weight is on the key with the largest score"),
+        (CausalAtTheBottomRight, PLAIN, "every call is causal, aligned bottom-right"),
     ],
 )
 def test_a_cause_is_named(make: type[Model], names: tuple[str, ...], words: str) -> None:
@@ -138,6 +158,27 @@ def test_a_part_that_is_wrong_here_and_there_is_not_called_unwritten() -> None:
     assert len(unwritten(failed, [])) == 1
     _, passed = sorted_out(Attention, cases)
     assert unwritten(failed, [*passed, *passed]) == []
+
+
+def test_a_saturated_softmax_has_no_factor() -> None:
+    """Twice the factor would give the same; one that is told is still solved for."""
+    cases = [every_case()[name] for name in (*PLAIN, *CAUSAL) if name in every_case()]
+    failed, passed = sorted_out(Hardmax, cases)
+    (found,) = diagnose(failed, passed, pairs=False)
+    assert found.names == ("form-weights",)
+    members = {"default_scale": lambda self, x: 7.3 / x.q.shape[3] ** 0.5}
+    failed, passed = sorted_out(type("Sharp", (Attention,), members), cases)
+    assert diagnose(failed, passed, pairs=False)[0].names == ("fitted-scale",)
+
+
+@pytest.mark.parametrize("words", ["the mean of v", "NaN"])
+def test_rows_before_the_first_key_are_right_beside_a_sink(words: str) -> None:
+    """The sink is a score: what is causal from the bottom right is all that is wrong."""
+    (form,) = (f.make for f in forms_of("sdpa") if f.name == "form-bottom-right" and f", and {words} in" in f.title)
+    q, k, v = np.random.default_rng(3).standard_normal((3, 1, 2, 5, 4)).astype(np.float32)
+    k, v = k[:, :, :3], v[:, :, :3]
+    sinks, mask = np.zeros(2, np.float32), np.tri(5, 3, -2, dtype=bool)
+    assert np.array_equal(form()(q, k, v, sinks=sinks, is_causal=True), Attention()(q, k, v, sinks=sinks, mask=mask))
 
 
 def test_one_number_added_to_all_scores_of_a_row_has_a_form() -> None:

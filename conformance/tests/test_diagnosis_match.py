@@ -565,7 +565,7 @@ def test_nan_in_every_element_names_the_one_mistake_that_gives_it(monkeypatch: p
     cases = ("plain", "one-key", "causal-square", "mask-broadcast-k", "mask-broadcast-bk", "mask-broadcast-rank1")
     (best,) = judged(LostWithMask, cases, monkeypatch)
     assert best.names == ("undefined",)
-    assert "as this gives it: a mask added as (1 − mask) · −inf, which is NaN where it allows”" in best.title
+    assert "this mistake gives the same: a mask added as (1 − mask) · −inf, which is NaN where it allows”" in best.title
 
 
 def test_nan_of_calls_that_share_nothing_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:

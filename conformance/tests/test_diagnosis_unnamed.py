@@ -10,10 +10,11 @@ import pytest
 
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.diagnosis import match, unnamed
+from attention_conformance.conformance.diagnosis.explain import explanation_text
 from attention_conformance.conformance.diagnosis.explanation import Explanation, Passed, combined
 from attention_conformance.conformance.diagnosis.forms import forms_of
 from attention_conformance.conformance.diagnosis.match import diagnose
-from attention_conformance.conformance.faults import FAULTS
+from attention_conformance.conformance.faults import FAULTS, Fault
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.faults.sdpa.validation import ValueHeadsUnchecked
 from attention_conformance.conformance.faults.trials import fails
@@ -143,13 +144,13 @@ EMPTY = ("plain", "empty-keys", "empty-keys-causal", "empty-keys-grouped", "empt
 def test_an_output_that_is_never_written_is_named() -> None:
     """Where there is no key."""
     (one,) = said(NeverWritten, EMPTY)
-    assert "outputs of calls without keys hold numbers that no mistake gives" in one.title
+    assert "outputs of calls without keys look uninitialised" in one.title
     assert len(one.fits) == 3
 
 
 def test_an_output_of_one_number_was_written() -> None:
     """It is not said to be memory."""
-    assert "perhaps they are never written" not in titles(said(OnesWithoutKeys, EMPTY))
+    assert "look uninitialised" not in titles(said(OnesWithoutKeys, EMPTY))
 
 
 class AnyMask(Attention):
@@ -180,6 +181,31 @@ def test_a_mistake_that_gives_the_result_is_said_instead() -> None:
     assert "k and v with unequal numbers of heads accepted" in titles(found)
 
 
+def test_a_result_of_another_dtype_is_named() -> None:
+    """The first whose dtype is wrong, be it the output or beside a right one."""
+    for name, fault, words in (
+        ("lse", "lse-in-storage", "lse of a float16 call is float16"),
+        ("weights", "weights-float32", "weights of a float16 call are float32"),
+        ("plain", "output-float32", "results of a float16 call are float32"),
+    ):
+        case = every_case()[name]
+        failed, _ = sorted_out([(case, "float16", called(FAULTS[fault].make(), case, "float16"))])
+        (one,) = unnamed.raised(failed, [])
+        assert one.title == f"“{words}”"
+
+
+def test_a_cause_in_words_equals_nothing() -> None:
+    """Failures equal what a mistake gives; of an exception the words are all that there is."""
+    text = "an exception: ValueError: no"
+    refusal = Fault("raised", "SDPA-1", text, (), unnamed.Words)
+    case = every_case()["plain"]
+    failed, _ = sorted_out([(case, "float16", called(FAULTS["output-float32"].make(), case, "float16"))])
+    assert explanation_text(Explanation((refusal,), frozenset(failed)), 21) == f"1 of 21 failures: “{text}”"
+    assert explanation_text(Explanation((refusal,), frozenset(failed)), 1) == f"this failure: “{text}”"
+    known = Explanation((FAULTS["output-float32"],), frozenset(failed))
+    assert explanation_text(known, 21).startswith("1 of 21 failures equals “half precision returned as float32”")
+
+
 class CausalScaled(Attention):
     """−inf of causal times the scale, and NaN in the whole output where that is NaN or +inf."""
 
@@ -195,7 +221,7 @@ SCALES = ("plain", "scale-negative", "scale-zero", "causal-square", "scale-negat
 def test_nan_in_every_element_names_the_only_mistakes_that_give_it() -> None:
     """And says nothing of them where a passed case would show them."""
     (one,) = said(CausalScaled, SCALES)
-    assert "NaN in every element of output, as this gives it: " in one.title
+    assert "NaN in every element of output; this mistake gives the same: " in one.title
     assert "is_causal is written before the scale" in one.title
 
 
@@ -245,8 +271,8 @@ SHAPES = ("plain", "plain-tall", "one-query", "mask", "causal-square", "value-wi
 
 def test_several_keys_of_score_zero_are_counted() -> None:
     """As padding that is not masked; one key of another score is one key."""
-    assert "“5 keys more take part in every softmax, of score 0 and value 0”" in titles(said(KeysOfZero, SHAPES))
-    assert "one key more takes part in every softmax, of score 1.68" in titles(said(OneKeyOfAScore, SHAPES))
+    assert "the softmax denominator counts 5 extra keys of score 0 and value 0" in titles(said(KeysOfZero, SHAPES))
+    assert "exp(1.68" in titles(said(OneKeyOfAScore, SHAPES))
 
 
 class RowsOfKeys(Attention):

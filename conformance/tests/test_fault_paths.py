@@ -111,7 +111,7 @@ def test_a_fault_is_plugged_in_by_its_name() -> None:
 def test_an_unknown_path_is_refused() -> None:
     """A misspelt path has no condition."""
     with pytest.raises(KeyError):
-        bound("fa2-width-63", masks.MaskIgnored, "Never")
+        bound("fa2-width-63", masks.MaskTailOpen, "Never")
 
 
 @pytest.mark.slow

@@ -142,3 +142,10 @@ def test_what_was_seen_of_the_real_race_stands_on_the_page() -> None:
     text = TAIL.read_text(encoding="utf-8")
     assert "https://github.com/pytorch/pytorch/issues/188792" in text
     assert "1 of 300" in text
+
+
+def test_a_result_of_another_shape_is_told() -> None:
+    """Equal calls that are wrong alike are no race, and nothing is raised."""
+    found = judged("transposed")
+    assert found.outcome is Outcome.ADVISORY
+    assert "both calls give (1, 256, 8, 64), and not (1, 8, 256, 64)" in found.reason

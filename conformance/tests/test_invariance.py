@@ -162,3 +162,11 @@ def test_a_death_fails_the_run(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "1 failed" in done.stdout
     assert done.stdout.count("in float32, invariance/row: ") == 1
+
+
+@pytest.mark.parametrize("question", ["chunk", "alone"])
+def test_a_result_of_another_shape_is_left_to_the_cases(question: str) -> None:
+    """There are no rows in it that could be looked for in another call."""
+    found = judged("flat", question)
+    assert found.outcome is Outcome.UNSUPPORTED
+    assert found.reason.startswith("the output has shape (")

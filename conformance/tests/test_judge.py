@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.cases import Case, all_cases
+from attention_conformance.conformance.judging.judge import judge
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.ledger.load import Deviation, Ledger
 from attention_conformance.conformance.run_case import judge_case
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls import loading
+from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Implementation, Profile
 from attention_conformance.impls.process.pool import Pool
 from attention_conformance.impls.tests import fakes
@@ -108,6 +110,17 @@ def test_a_refusal_is_unsupported_with_its_reason(pool: Pool) -> None:
     result = judged(pool, "refuses")
     assert result.outcome is Outcome.UNSUPPORTED
     assert "only on Tuesdays" in result.reason
+
+
+def test_a_reply_that_is_no_result_is_no_refusal() -> None:
+    """What is raised about a returned list says that an invalid input was accepted."""
+    case = all_cases()["invalid-widths"]
+    blank = Result("trial", "cpu", "float32", case.name, case.clauses, Outcome.PASSED, profile=Profile.WIDE)
+    text = "TypeError: expected a NumPy array, got builtins.list"
+    result = judge(Reply("raised", text=text, accepted=True), case, blank)
+    assert (result.outcome, result.failure) == (Outcome.FAILED, Failure.NO_ERROR)
+    assert result.reason == f"accepted, and what it returned is no result: {text}"
+    assert judge(Reply("raised", text=text), case, blank).outcome is Outcome.PASSED
 
 
 def test_an_invalid_input_must_be_refused(pool: Pool) -> None:

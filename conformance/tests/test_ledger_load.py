@@ -187,6 +187,26 @@ def test_a_malformed_ledger_is_refused(tmp_path: Path, old: str, new: str, messa
     assert str(tmp_path / "ledger.toml") in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"torch-*"', '"torch-mha-fast"'),  # of layers, and the cases are of attention
+        ('id = "a"', 'id = "a"\ndtypes = ["float64"]'),
+    ],
+)
+def test_a_record_that_no_result_can_meet_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    """Of another operator than its cases, or of a dtype that these are not judged in."""
+    text = RECORD.replace("empty-row*", "empty-row-last").replace(old, new)
+    with pytest.raises(LedgerError, match=r"record a \(.*\): no implementation of it is judged on a case of it"):
+        ledger(tmp_path, text)
+
+
+def test_a_record_of_a_plug_in_may_be_of_any_dtype(tmp_path: Path) -> None:
+    """Its dtypes are not known before it is plugged in."""
+    text = RECORD.replace("torch-*", "my.py:f").replace("empty-row*", "empty-row-last")
+    assert ledger(tmp_path, text.replace('id = "a"', 'id = "a"\ndtypes = ["float64"]')).deviations
+
+
 def test_a_missing_ledger_is_refused(tmp_path: Path) -> None:
     """A file that does not exist is named."""
     with pytest.raises(LedgerError, match=r"ledger .*none\.toml cannot be read: .*No such file"):

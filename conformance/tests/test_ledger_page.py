@@ -14,7 +14,7 @@ from attention_conformance.conformance import results
 from attention_conformance.conformance.cases import case_named
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.ledger.load import LEDGER as LEDGER_FILE
-from attention_conformance.conformance.ledger.load import PLUGGED, Deviation, Ledger, read
+from attention_conformance.conformance.ledger.load import PLUGGED, Deviation, Ledger, LedgerError, read
 from attention_conformance.conformance.ledger.page import PAGE, PUBLISHED, command, example, render
 from attention_conformance.conformance.results import Run
 from attention_conformance.conformance.spec.clauses import clauses
@@ -70,6 +70,13 @@ def test_the_command_is_about_the_record(record: Deviation) -> None:
     if PLUGGED not in name:
         assert dtype in builtin()[name].dtypes
         assert builtin()[name].operator == case_named(case).operator
+
+
+def test_a_record_that_no_result_can_meet_has_no_example() -> None:
+    """One of layers with a case of attention is refused in a sentence."""
+    record = replace(LEDGER.deviations[0], implementations=("torch-mha-fast",), cases=("plain",))
+    with pytest.raises(LedgerError, match=f"record {record.id}: no implementation of it is judged on a case of it"):
+        example(record)
 
 
 def test_the_example_of_a_ledger_can_be_used(tmp_path: Path) -> None:

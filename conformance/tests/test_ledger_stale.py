@@ -67,6 +67,18 @@ def test_a_record_that_nothing_shows_is_gone(result: Result, became: str) -> Non
     assert found.notes == (f"remove it: {became}",)
 
 
+def test_another_exception_than_the_recorded_one_does_not_hold() -> None:
+    """The words of a record are looked for in a failure; a known deviation was found by them."""
+    record = replace(RECORD, failure=Failure.ERROR, says="no kernel")
+    known = replace(HOLDS, failure=Failure.ERROR)
+    failed = replace(known, outcome=Outcome.FAILED, reason="RuntimeError: no kernel for it")
+    assert verdict(run(known), record=record).standing is Standing.HOLDS
+    assert verdict(run(failed), record=record).standing is Standing.HOLDS
+    other = verdict(run(replace(failed, reason="RuntimeError: out of memory")), record=record)
+    assert other.standing is Standing.GONE
+    assert other.notes == ("remove it: fails by error that does not say 'no kernel'",)
+
+
 def test_cases_that_are_gone_are_named() -> None:
     """A record of which some cases pass is to lose these."""
     found = verdict(run(HOLDS, replace(PASSED, case="scale-zero")))

@@ -126,6 +126,29 @@ def test_correct_variants_pass_every_case(variant: Any, profile: Profile) -> Non
             assert got.outcome in (Outcome.PASSED, Outcome.ADVISORY), (case.name, dtype, got.message)
 
 
+def with_stored_weights(outputs: Array, lses: Array, grad_output: Array, *, grad_lse: Array | None = None) -> Any:
+    """At once, with weights in the dtype of the outputs: what profile fused has and no more."""
+    weights = np.exp(lses - np.logaddexp.reduce(lses, axis=0)).astype(outputs.dtype).astype(np.float32)
+    g, parts = grad_output.astype(np.float32), outputs.astype(np.float32)
+    merged = (weights[..., None] * parts).sum(axis=0)
+    pulls = (g * (parts - merged)).sum(axis=-1) + (0 if grad_lse is None else grad_lse)
+    return (weights[..., None] * g).astype(outputs.dtype), (weights * pulls).astype(lses.dtype)
+
+
+@pytest.mark.parametrize("name", ["unequal", "lse", "three", "base"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_stored_weights_may_underflow(name: str, dtype: str) -> None:
+    """Weights in half precision, of e⁻⁸⁰ among them, are within the bound of profile fused and outside that of wide."""
+    case = every_case()[f"merge-grad-{name}"]
+    returned = reply(with_stored_weights, case, dtype, "merge_grad")
+    got = {
+        profile: judge(returned, case, replace(result(case, dtype), profile=profile), every_profile=False)
+        for profile in (Profile.FUSED, Profile.WIDE)
+    }
+    assert got[Profile.FUSED].outcome in (Outcome.PASSED, Outcome.ADVISORY), got[Profile.FUSED].message
+    assert got[Profile.WIDE].outcome is Outcome.FAILED
+
+
 def test_every_fault_is_caught_twice() -> None:
     """By two cases at least."""
     kills = judge_faults(Pool(in_process=True), [fault.name for fault in faults_of("merge_grad")])

@@ -338,3 +338,69 @@ def test_the_few_meet_every_option_in_every_dtype() -> None:
         assert {(getattr(r, part), r.dtype) for r in cheap} == {(getattr(r, part), r.dtype) for r in few}
     assert len(few) < 90
     assert sum(row.cost for row in few) < 0.25 * sum(row.cost for row in rows)
+
+
+def test_messages_are_there_where_scripts_cannot_be_written(tmp_path: Path) -> None:
+    """As in a folder that is mounted to be read: the script is what is missing, and why."""
+    plug_in(tmp_path, RIGHT.replace("PEEK = 0", "PEEK = 1"))
+    (tmp_path / "conformance-scripts").write_text("a file")
+    done = run(tmp_path, "--impl", "mykernels.py:attention", "--case", "causal-square")
+    assert done.returncode == 1
+    assert "causal lets every row see one key ahead" in done.stdout
+    assert "Script:   not written: " in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_an_interrupted_diagnosis_leaves_the_results(tmp_path: Path) -> None:
+    """Ctrl-C while causes are looked for: the table is printed, the file is complete, and the run says why it ended."""
+    plug_in(tmp_path, RIGHT.replace("PEEK = 0", "PEEK = 1"))
+    (tmp_path / "interrupting.py").write_text(
+        "from attention_conformance.conformance.diagnosis import explain\n\n"
+        "def explain_(*_):\n    raise KeyboardInterrupt\n\nexplain.explain = explain_\n"
+    )
+    options = ("-p", "interrupting", "--impl", "mykernels.py:attention", "--case", "causal-square")
+    done = run(tmp_path, *options, "--conformance-json", "out.jsonl")
+    assert done.returncode == pytest.ExitCode.INTERRUPTED
+    assert "worst share" in done.stdout
+    assert [each.outcome for each in read(tmp_path / "out.jsonl").results] == [Outcome.FAILED]
+
+
+def test_a_result_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    """Before anything is judged."""
+    (tmp_path / "results").mkdir()
+    done = run(tmp_path, "--impl", "numpy-eager", "--case", "plain", "--conformance-json", "results")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "ERROR: --conformance-json results: it is a folder" in done.stderr
+
+
+def test_other_tests_may_have_arguments_of_these_names(tmp_path: Path) -> None:
+    """A failing test of somebody's own, in the same run, with a case that is a dictionary."""
+    (tmp_path / "test_mine.py").write_text(
+        "import pytest\n\n"
+        "@pytest.mark.parametrize('target', ['a'])\n"
+        "@pytest.mark.parametrize('case', [{'n': 1}])\n"
+        "def test_mine(target, case):\n    assert case['n'] == 2\n"
+    )
+    done = run(tmp_path, "test_mine.py", "--impl", "numpy-eager", "--dtype", "float32", "--case", "plain")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 failed, 1 passed" in done.stdout
+    assert "INTERNALERROR" not in done.stdout + done.stderr
+
+
+def test_a_part_without_implementations_is_refused(tmp_path: Path) -> None:
+    """More parts than there are implementations: one sentence, and not a run that judged nothing."""
+    done = run(tmp_path, "--impl", "numpy-eager", "--case", "plain", "--shard", "2/2")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--shard 2/2: there are 1 implementations and files of tests to share out" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--parallel", "0"), ("--case-timeout", "0"), ("--case-timeout", "inf"), ("--shard", "3/2")]
+)
+def test_a_number_that_makes_no_sense_is_refused(option: str, value: str, tmp_path: Path) -> None:
+    """By the command that was typed, with the option's name."""
+    command = [sys.executable, "-m", "attention_conformance", "check", "numpy-eager", option, value]
+    done = commands.run(command, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"error: argument {option}: {value}: expected" in done.stderr
+    assert "pytest" not in done.stderr

@@ -151,6 +151,16 @@ def test_a_recorded_deviation_excuses_no_other_kind() -> None:
 
 
 @pytest.mark.parametrize(
+    ("says", "outcome"),
+    [("", Outcome.KNOWN_DEVIATION), ("too many keys", Outcome.KNOWN_DEVIATION), ("x", Outcome.FAILED)],
+)
+def test_a_recorded_exception_excuses_no_other_one(says: str, outcome: Outcome) -> None:
+    """A record that says words of its exception excuses one with these words."""
+    record = replace(EMPTY_ROWS, id="jax-nn-float16", implementations=("raises_*",), failure=Failure.ERROR, says=says)
+    assert run(REFERENCE, context("raises_on_three_keys", records=(record,))).outcome is outcome
+
+
+@pytest.mark.parametrize(
     ("name", "failure", "broken"),
     [
         ("raises_on_three_keys", Failure.ERROR, "SDPA-25"),

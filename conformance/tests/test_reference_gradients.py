@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from attention_conformance.conformance.spec.gradients import GradExpected, sdpa_
 from attention_conformance.conformance.spec.sdpa import InvalidInput
 from attention_conformance.conformance.tests import complex_step, fifty_digits
 from attention_conformance.conformance.tests.gradient_problems import part
+from attention_conformance.impls.operators import OPERATORS
 
 #: Largest difference from the complex step, for data of order 1: sums of some ten terms, each rounded at 2^-53.
 CLOSE = 1e-13
@@ -76,7 +78,7 @@ def test_complex_step(options: dict[str, Any]) -> None:
 
 def test_the_comparison_can_fail() -> None:
     """An error of 1e-9 in one element, a gradient of another shape and a missing one are found."""
-    options = {"bias": np.ones((1, 1, 1, 4))}
+    options: dict[str, Any] = {"bias": np.ones((1, 1, 1, 4))}
     found, right = sdpa_grad(*data(), **options), complex_step.sdpa_grad(*data(), **options)
     assert agree(found, right)
     wrong = found.grad_k.copy()
@@ -224,3 +226,17 @@ def test_grad_output_must_fit(change: Any) -> None:
     q, k, v, g = data()
     with pytest.raises(InvalidInput, match="GRAD-12"):
         sdpa_grad(q, k, v, change(g))
+
+
+@pytest.mark.parametrize("name", ["head_scale", "sinks", "rotary_cos", "past_key", "tree_parents"])
+def test_a_keyword_of_sdpa_alone_is_refused(name: str) -> None:
+    """Its gradients are not in the formula, and numbers without it would be wrong."""
+    given: dict[str, Any] = {name: np.ones(2)}
+    with pytest.raises(TypeError, match=name):
+        sdpa_grad(*data(), **given)
+
+
+def test_the_keywords_are_those_of_the_operator() -> None:
+    """In their order."""
+    parameters = inspect.signature(sdpa_grad).parameters.values()
+    assert tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY) == OPERATORS["sdpa_grad"].keywords

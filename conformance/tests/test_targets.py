@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from attention_conformance.conformance import targets
-from attention_conformance.impls import select
+from attention_conformance.impls import envelope_probe, select
 from attention_conformance.impls.process.pool import Pool
 
 
@@ -62,3 +62,39 @@ def test_libraries_are_imported_before_the_first_is_asked(monkeypatch: pytest.Mo
     finally:
         pool.close()
     assert started == list(chosen)
+
+
+class Machine(Pool):
+    """A machine with a GPU, and a function whose probe takes what is said of each device."""
+
+    def __init__(self, taken: dict[str, tuple[str, ...]]) -> None:
+        super().__init__()
+        self.taken, self.probed = taken, list[str]()
+
+    def call(self, implementation: Any, function: str, *arguments: Any, **_: Any) -> Any:
+        """Devices, or what a probe on one of them finds."""
+        if function.endswith(":devices"):
+            return "cpu", "cuda"
+        device = arguments[1]
+        self.probed.append(device)
+        return envelope_probe.Probed(dtypes=self.taken[device])
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken", "probed"),
+    [
+        ([], {"cuda": ("float16",)}, ["cuda"]),
+        (["cuda"], {"cuda": ()}, ["cuda"]),
+        (["cpu"], {"cpu": ("float16",)}, ["cpu"]),
+        ([], {"cuda": (), "cpu": ("float16",)}, ["cuda", "cpu"]),
+    ],
+)
+def test_a_probe_calls_on_the_devices_of_the_run(
+    asked: list[str], taken: dict[str, tuple[str, ...]], probed: list[str]
+) -> None:
+    """A kernel for CUDA alone, run with ``--device cuda``, is not called on the CPU, where it has no sizes."""
+    implementation = select.builtin()["torch-eager"]
+    machine = Machine(taken)
+    found = targets._probed(implementation, machine, False, asked)
+    assert machine.probed == probed
+    assert found.dtypes == (taken[probed[-1]] or implementation.dtypes)

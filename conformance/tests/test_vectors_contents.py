@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -137,3 +138,40 @@ def test_values_that_fit_nothing_end_in_a_judgement(vectors: Path, shape: tuple[
     change(vectors.with_name("results") / TENSORS, lambda a: a["output"].__iadd__(1))
     (result,) = check(vectors, vectors.with_name("results"), Chosen(cases=["plain"]), Origin("mine"), None).results
     assert (result.outcome, result.error_pattern) == (Outcome.FAILED, "")
+
+
+@pytest.mark.parametrize("shape", [(2, 7, 8), (2, 10**12, 0, 8)])
+def test_an_output_of_another_form_ends_in_a_judgement(vectors: Path, shape: tuple[int, ...]) -> None:
+    """Of three axes, or of a million million heads without a row: its values are neither looked for nor made."""
+    axes = ["batch", "head", "row", "column"][: len(shape)]
+    change_json(vectors / ABOUT, lambda about: about["results"]["output"].update(axes=axes))
+
+    def of_shape(arrays: dict[str, np.ndarray]) -> None:
+        names = [name for name in arrays if name.endswith(".output")]
+        arrays |= {name: np.zeros(shape) for name in names}
+
+    change(vectors / TENSORS, of_shape)
+    hash_again(vectors)
+    change(vectors.with_name("results") / TENSORS, lambda a: a.update(output=np.ones(shape, np.float32)))
+    (result,) = check(vectors, vectors.with_name("results"), Chosen(cases=["plain"]), Origin("mine"), None).results
+    assert result.outcome is (Outcome.FAILED if np.prod(shape) else Outcome.PASSED)
+
+
+def test_values_are_not_repeated_for_each_head(vectors: Path) -> None:
+    """A thousand million numbers would be needed for 30,000 heads over 30,000 keys: their mean needs 30,000."""
+    many = 30_000
+
+    def widen(arrays: dict[str, np.ndarray]) -> None:
+        names = [name for name in arrays if name.endswith(".output")]
+        arrays |= {name: np.zeros((1, many, 1, 1)) for name in names}
+        arrays["input.v"] = np.ones((1, 1, many, 1), np.float32)
+
+    change(vectors / TENSORS, widen)
+    hash_again(vectors)
+    change(vectors.with_name("results") / TENSORS, lambda a: a.update(output=np.ones((1, many, 1, 1), np.float32)))
+    tracemalloc.start()
+    (result,) = check(vectors, vectors.with_name("results"), Chosen(cases=["plain"]), Origin("mine"), None).results
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (result.outcome, result.error_pattern) == (Outcome.FAILED, "the mean of v")
+    assert most < 1 << 28

@@ -106,10 +106,12 @@ class Recorded(AnyCase):
         return SimpleNamespace(arrays={name: arrays[name] for name in about.arguments}, keywords=keywords)
 
     def make_expected(self, inputs: Any) -> Any:
-        """The recorded results; of sdpa also v with one head per query head, to tell what a wrong output looks like."""
+        """The recorded results; of sdpa also the mean of v, to tell what a wrong output looks like."""
         results = self._arrays("expected")
         values = (
-            {"v": _values(inputs.arrays | inputs.keywords, results["output"])} if self.operator == Case.operator else {}
+            {"v": _mean_value(inputs.arrays | inputs.keywords, results["output"])}
+            if self.operator == Case.operator
+            else {}
         )
         return SimpleNamespace(**results, **values)
 
@@ -164,15 +166,25 @@ def _kind(operator: str) -> type[Recorded]:
     return type("Recorded", (Recorded,), {"operator": operator, "blame": blame})
 
 
-def _values(inputs: dict[str, np.ndarray], output: np.ndarray) -> np.ndarray:
-    """All values with one head per query head, in float64; none where they do not fit the output."""
-    parts = [inputs[name].astype(np.float64) for name in ("past_value", "v") if name in inputs]
+def _mean_value(inputs: dict[str, np.ndarray], output: np.ndarray) -> np.ndarray:
+    """The mean of all values as the value of one key, with one head per query head, in float64.
+
+    No key where the values do not fit the output.  The values themselves are not repeated for each head: a vector may
+    be from anywhere, and a file of a few megabytes can name as many heads as keys.
+    """
+    none = np.zeros((1, 1, 0, 1))
+    parts = [inputs[name] for name in ("past_value", "v") if name in inputs]
+    if output.ndim != 4 or not output.size or not all(p.ndim == 4 and p.shape[1] for p in parts):
+        return none
     b, heads, _, width = output.shape
-    if all(p.ndim == 4 and p.shape[0] == b and p.shape[1] and p.shape[3] == width for p in parts):
-        repeated = [np.repeat(p, heads // p.shape[1], axis=1) for p in parts]
-        if all(p.shape[1] == heads for p in repeated):
-            return np.concatenate(repeated, axis=2)
-    return np.zeros((b, heads, 0, width))
+    if any(p.shape[0] != b or p.shape[3] != width or heads % p.shape[1] for p in parts):
+        return none
+    keys = sum(p.shape[2] for p in parts)
+    if not keys:
+        return none
+    with np.errstate(all="ignore"):  # NaN and infinity are values like others
+        sums = [np.repeat(p.astype(np.float64).sum(2, keepdims=True), heads // p.shape[1], axis=1) for p in parts]
+        return np.asarray(sum(sums) / keys)
 
 
 @dataclass(frozen=True)

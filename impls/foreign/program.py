@@ -14,12 +14,14 @@ script that is written without opening the model would not know.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +29,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import psutil
 
 from attention_conformance.impls import strict
 from attention_conformance.impls.contract import Call, Function, Implementation, ImplementationError
@@ -35,7 +38,8 @@ from attention_conformance.impls.foreign.declared import Declared, Foreign, know
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.numpy.script import TERMS
 from attention_conformance.impls.operators import OPERATORS
-from attention_conformance.impls.process.pool import STDERR_LINES, Crashed, cause
+from attention_conformance.impls.process import limits
+from attention_conformance.impls.process.pool import STDERR_BYTES, STDERR_LINES, Crashed, cause
 from attention_conformance.impls.process.worker import SCRATCH
 from attention_conformance.impls.script import INDENT, Snippet, by_contract, enclosed
 
@@ -199,16 +203,41 @@ def _declared(who: str, described: dict[str, Any]) -> Declared:
 
 
 def _run(words: tuple[str, ...]) -> tuple[int, str]:
-    """The exit status, and the last lines that were printed.
+    """The exit status, and the last lines that were printed.  Raises Crashed for a program that prints without end.
 
     They go into a file: a pipe would be waited for as long as any process that the program left behind holds it.
     The process stays in the worker's session, so it ends with it.
     """
+    ended = threading.Event()
     with tempfile.TemporaryFile() as printed:
-        status = subprocess.call(words, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed)  # noqa: S603
-        printed.seek(0)
-        text = printed.read().decode(errors="replace")
-    return status, "\n".join([line for line in text.splitlines() if line.strip()][-STDERR_LINES:])
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed) as process:  # noqa: S603
+            # A thread looks, as waiting with a time limit would be told late that the program has ended.
+            looking = threading.Thread(target=_bounded, args=(process, printed.fileno(), ended), daemon=True)
+            looking.start()
+            try:
+                status = process.wait()
+            finally:
+                ended.set()
+                looking.join()
+        size = os.fstat(printed.fileno()).st_size
+        text = os.pread(printed.fileno(), STDERR_BYTES, max(0, size - STDERR_BYTES)).decode(errors="replace")
+    lines = "\n".join([line for line in text.splitlines() if line.strip()][-STDERR_LINES:])
+    if size > limits.PRINTED and status == -signal.SIGKILL:
+        who = Path(words[0]).name
+        raise Crashed(f"{who} was ended: it printed more than {limits.size_text(limits.PRINTED)}", lines)
+    return status, lines
+
+
+def _bounded(process: subprocess.Popen[bytes], printed: int, ended: threading.Event) -> None:
+    """End a program, and what it started, once it has printed too much."""
+    while not ended.wait(limits.LOOK):
+        if os.fstat(printed).st_size > limits.PRINTED:
+            with contextlib.suppress(psutil.Error):
+                for each in psutil.Process(process.pid).children(recursive=True):
+                    with contextlib.suppress(psutil.Error):
+                        each.kill()
+            process.kill()
+            return
 
 
 def _judge(status: int, printed: str, who: str) -> None:

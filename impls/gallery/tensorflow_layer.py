@@ -1,4 +1,4 @@
-"""TensorFlow's ``tf.tf.keras.layers.MultiHeadAttention``, in a ``tf.function`` as its models run it."""
+"""TensorFlow's ``tf.keras.layers.MultiHeadAttention``, in a ``tf.function`` as its models run it."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from attention_conformance.impls.contract import ImplementationError
 from attention_conformance.impls.process.state import Setting
 
 #: Dtypes that JAX truncates unless 64-bit types are enabled.
@@ -37,12 +38,22 @@ def device_of(name: str) -> Any:
 
 
 def devices() -> tuple[str, ...]:
-    """The CPU, and "cuda" if this jaxlib finds one."""
+    """The CPU, and "cuda" if this jaxlib finds one; without the one that JAX_PLATFORMS leaves out.
+
+    Raises ImplementationError where neither is left.
+    """
+    found = tuple(name for name in ("cpu", "cuda") if _has(name))
+    if not found:
+        platforms = getattr(jax.config, "jax_platforms", None)
+        raise ImplementationError(f"JAX finds neither a CPU nor a GPU; its platforms are {platforms!r}")
+    return found
+
+
+def _has(name: str) -> bool:
     try:
-        jax.devices("cuda")
-    except RuntimeError:
-        return ("cpu",)
-    return ("cpu", "cuda")
+        return bool(jax.devices(name))
+    except (RuntimeError, AssertionError):  # the latter of JAX where none of its platforms can be had
+        return False
 
 
 def put(array: np.ndarray, device: str) -> jax.Array:

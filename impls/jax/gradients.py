@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attention_conformance.impls.contract import Call, Function
+from attention_conformance.impls.contract import Call, Function, as_accepted
 from attention_conformance.impls.jax import prepare as forward_only
 from attention_conformance.impls.operators import OPERATORS, SDPA_GRAD
 
@@ -45,7 +45,7 @@ def gradient(function: Function, operator: str = SDPA_GRAD.name) -> Function:
             return function(**dict(zip(leaves, differentiated, strict=True)), **given)
 
         returned, backward = jax.vjp(forward, *leaves.values())
-        output, lse = returned if isinstance(returned, tuple) else (returned, None)
+        output, lse = _output_and_lse(returned)
         if output.shape != grad_output.shape or output.dtype != grad_output.dtype:
             raise ValueError(
                 f"grad_output must be {output.dtype}{output.shape}, got {grad_output.dtype}{grad_output.shape}"
@@ -58,3 +58,12 @@ def gradient(function: Function, operator: str = SDPA_GRAD.name) -> Function:
         return backward((grad_output, grad_lse.astype(lse.dtype)))
 
     return gradients
+
+
+def _output_and_lse(returned: Any) -> tuple[jax.Array, jax.Array | None]:
+    """Output and lse, or None, of a function that is differentiated.  Raises TypeError for other than one or two."""
+    values = returned if isinstance(returned, tuple) else (returned,)
+    if len(values) not in (1, 2) or not all(isinstance(each, jax.Array) for each in values):
+        found = ", ".join(type(each).__name__ for each in values)
+        raise as_accepted(TypeError(f"expected a JAX array, or the output and lse, got {found or 'nothing'}"))
+    return values[0], values[1] if len(values) == 2 else None

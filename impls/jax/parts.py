@@ -24,6 +24,11 @@ PRECISION = lax.Precision.HIGHEST
 Window = tuple[Any, Any]
 
 
+def product(axes: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """A product of a (B, Hq, …) with b (B, Hkv, …), as (B, Hq, …); axes are b, h, g = query heads of h, i, j and d."""
+    return lax.collapse(jnp.einsum(axes, grouped(a, b.shape[1]), b, precision=PRECISION), 1, 3)
+
+
 def working_dtype(dtype: Any) -> jnp.dtype:
     """The dtype to compute in.  Raises TypeError for a dtype that is not a floating-point one of the spec."""
     try:

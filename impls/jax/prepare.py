@@ -103,7 +103,7 @@ def _zeros(call: Call, device: Any) -> dict[str, jax.Array]:
     """Arrays as the call will get them, by name, holding zeros: put, as ``jnp.zeros`` compiles a program per shape."""
     dtypes = dict.fromkeys(("mask", "block_mask"), "bool")
     dtypes |= dict.fromkeys(("causal_offset", "kv_lengths", "tree_parents"), "int64")
-    dtypes["lses"] = "float64" if call.dtype == "float64" else "float32"
+    dtypes |= dict.fromkeys(("lses", "grad_lse"), "float64" if call.dtype == "float64" else "float32")
     dtypes |= dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), "int32")
     with wide_types():
         return {

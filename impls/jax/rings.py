@@ -19,12 +19,11 @@ from jax import lax
 
 from attention_conformance.impls.jax import eager, nn
 from attention_conformance.impls.jax.parts import (
-    PRECISION,
     Window,
     add_special,
     diagonal_tests,
     finite_part,
-    grouped,
+    product,
     special_places,
     split_scale,
     working_dtype,
@@ -68,7 +67,7 @@ def ring(
     sums, reached = (jnp.zeros((*q.shape[:3], n * v.shape[3]), work) for n in (1, 3))
     for step in range(size):
         first = (rank - step) % size * block
-        scores = _product("bhgid,bhjd->bhgij", q.astype(work) * before, k.astype(work))
+        scores = product("bhgid,bhjd->bhgij", q.astype(work) * before, k.astype(work))
         scores = scores if after is None else scores * after
         if softcap is not None:
             cap = jnp.asarray(softcap, work)
@@ -90,19 +89,14 @@ def ring(
         powers, shrink = jnp.exp(scores - base), jnp.exp(top - base)
         total = total * shrink + powers.sum(axis=3, keepdims=True)
         values = v.astype(work)
-        sums = sums * shrink + _product("bhgij,bhjd->bhgid", powers, finite_part(values))
-        reached = reached + _product("bhgij,bhjd->bhgid", allowed.astype(work), special_places(values))
+        sums = sums * shrink + product("bhgij,bhjd->bhgid", powers, finite_part(values))
+        reached = reached + product("bhgij,bhjd->bhgid", allowed.astype(work), special_places(values))
         top = new
         if step < size - 1:
             k, v = (lax.ppermute(each, axis, [(i, (i + 1) % size) for i in range(size)]) for each in (k, v))
     total = jnp.where(total == 0, 1, total)
     output = add_special(sums / total, lax.stop_gradient(reached)).astype(dtype)
     return (output, (top + jnp.log(total))[..., 0]) if return_lse else output
-
-
-def _product(axes: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """A product of a (B, Hq, …) with b (B, Hkv, …), as (B, Hq, …)."""
-    return lax.collapse(jnp.einsum(axes, grouped(a, b.shape[1]), b, precision=PRECISION), 1, 3)
 
 
 def _part(array: jax.Array, first: Any, block: int, ranks: int) -> jax.Array:

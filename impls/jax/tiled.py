@@ -22,12 +22,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from attention_conformance.impls.jax.parts import (
-    PRECISION,
     Window,
     add_special,
     diagonal_tests,
     finite_part,
-    grouped,
+    product,
     special_places,
     split_scale,
     with_past,
@@ -161,7 +160,7 @@ class _Call:
         top, total, output, reached = state
         at = jnp.minimum(index * size, self.keys.shape[2] - size)  # the last tile begins early; see ``_tests``
         keys, values = (lax.dynamic_slice_in_dim(each, at, size, 2) for each in (self.keys, self.values))
-        scores = _product("bhgid,bhjd->bhgij", q, keys)
+        scores = product("bhgid,bhjd->bhgij", q, keys)
         if self.scale is not None:
             scores = scores * self.scale
         if self.softcap is not None:
@@ -175,12 +174,12 @@ class _Call:
         base = jnp.where(jnp.isneginf(highest), 0, highest)  # −inf − (−inf) is NaN; a fully masked row keeps its zeros
         powers, shrink = jnp.exp(scores - base), jnp.exp(top - base)
         total = total * shrink + powers.sum(axis=3, keepdims=True)
-        output = output * shrink + _product("bhgij,bhjd->bhgid", powers, values)
+        output = output * shrink + product("bhgij,bhjd->bhgid", powers, values)
 
         def count(reached: jax.Array) -> jax.Array:
             seen = jnp.broadcast_to(allowed, scores.shape).astype(scores.dtype)
             places = special_places(lax.dynamic_slice_in_dim(self.special, at, size, 2))
-            return reached + _product("bhgij,bhjd->bhgid", seen, places)
+            return reached + product("bhgij,bhjd->bhgid", seen, places)
 
         return highest, total, output, lax.cond(self.finite, lambda reached: reached, count, reached)
 
@@ -214,8 +213,3 @@ def _repeat(first: Any, last: Any, most: int, body: Callable[[Any, Any], Any], s
 def _numbers(given: Any) -> jax.Array:
     """A number, or one per batch, as (1,) or (B,); 64-bit indices are not needed."""
     return jnp.asarray(given).astype(jnp.int32).reshape(-1)
-
-
-def _product(axes: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """A product of a (B, Hq, …) with b (B, Hkv, …), as (B, Hq, …); axes are b, h, g = query heads of h, i, j and d."""
-    return lax.collapse(jnp.einsum(axes, grouped(a, b.shape[1]), b, precision=PRECISION), 1, 3)

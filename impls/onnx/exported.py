@@ -58,9 +58,6 @@ OPEN = {
 #: Such an export takes five times as long as one for fixed lengths, and other calls have an export to themselves.
 SHARED_KEYWORDS, SHARED_WIDTHS = {"is_causal", "mask"}, (8, 16)
 
-#: Names of what this process exported or tried to, in order (what came from disk is not among it).
-exports: list[str] = []
-
 #: Errors that say something of the machine and not of the model, by class and by text; the next run tries again.
 PASSING, PASSING_TEXT = (MemoryError, OSError), "can't allocate memory"
 
@@ -128,7 +125,7 @@ def _surroundings() -> str:
             digest.update(f"{package}={importlib.metadata.version(package)};".encode())
     here = Path(__file__).resolve().parent.parent
     for name in _SOURCES:
-        digest.update(code((here / name).read_text()).encode())
+        digest.update(code((here / name).read_text(encoding="utf-8")).encode())
     return digest.hexdigest()
 
 
@@ -235,7 +232,10 @@ def _model(
 def _exported(
     function: Function, opset: int, dtype: str, options: tuple[tuple[str, Any], ...], shapes: Shapes, dynamic: bool
 ) -> bytes | NotExported:
-    """The serialised model or its failure, from disk or by an export, which itself raises the first time."""
+    """The serialised model, or what its export raised: from disk, or exported now.
+
+    Raises MemoryError and OSError, which say nothing of the model.
+    """
     name = f"{function.__module__}:{function.__qualname__}"
     key = cache_key(name, opset, dtype, options, shapes, dynamic)
     found = cached(key)
@@ -244,7 +244,6 @@ def _exported(
     from attention_conformance.impls.onnx.exporting import export
 
     axes = {array: OPEN[array] for array, _ in shapes} if dynamic else None
-    exports.append(name)
     try:
         found = export(function, opset, dtype, dict(options), shapes, axes)
     except PASSING:

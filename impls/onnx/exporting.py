@@ -94,7 +94,7 @@ def _tables_once() -> Iterator[None]:
 
 @functools.cache
 def _tables() -> tuple[tuple[Any, str, Any], ...]:
-    """Function that makes the tables: its owner, its name, and the same with a memory.
+    """The functions by which torch makes its tables: owner, name, and the same function with a cache.
 
     The translations by opset; the names of all composite operators, to which only a new custom operator could add; the
     decompositions of what has no translation, and which of them are of composite operators; and the kernels that take

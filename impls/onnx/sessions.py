@@ -20,6 +20,10 @@ from attention_conformance.impls.process.fallbacks import WARNING
 #: Fatal messages only: what fails is raised as an exception as well, and is the caller's to show.
 QUIET = 4
 
+#: Threads of a session where their number is not said.  Each session has a pool of its own and stays open for the next
+#: call of its kind: with a thread for each core of a large machine, hundreds of sessions would be thousands of threads.
+FEW = 4
+
 PROVIDERS = {
     "cpu": ("CPUExecutionProvider",),
     "cuda": ("CUDAExecutionProvider", "CPUExecutionProvider"),
@@ -27,10 +31,10 @@ PROVIDERS = {
 
 
 def options() -> Any:
-    """Options of sessions: silent, with default optimisation, and with as many threads as are wanted."""
+    """Options of sessions: silent, with default optimisation, and with as many threads as are wanted, or a few."""
     found = onnxruntime.SessionOptions()
     found.log_severity_level = QUIET
-    found.intra_op_num_threads = threads.wanted()  # 0 is ONNX Runtime's own choice
+    found.intra_op_num_threads = threads.wanted() or min(FEW, threads.usable_cores())
     return found
 
 

@@ -58,7 +58,7 @@ def trim() -> None:
 
 @contextlib.contextmanager
 def without_gc() -> Iterator[None]:
-    """Python looks for no circles of objects meanwhile; afterwards it does if it did before.
+    """No garbage collection inside the block; afterwards as it was before.
 
     Yields
     ------

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from types import TracebackType
 
-from attention_conformance.impls.process.noise import sizes
+from attention_conformance.impls.process.noise import grown, sizes
 
 #: Where a library says it, if not by a logger of this name.
 WARNED, PRINTED = "a warning", "printed"
@@ -95,10 +95,8 @@ class Fallbacks(logging.Handler):
     ) -> None:
         for name in LOGGERS:
             logging.getLogger(name).removeHandler(self)
-        for file, (descriptor, size) in sizes().items():
-            before = self._sizes.get(file, (descriptor, size))[1]
-            if size > before:
-                self.look(PRINTED, re.sub(r"\x1b\[\d*m", "", _read(descriptor, before)))
+        for descriptor, before, _ in grown(self._sizes):
+            self.look(PRINTED, re.sub(r"\x1b\[\d*m", "", _read(descriptor, before)))
 
 
 def _read(descriptor: int, start: int) -> str:

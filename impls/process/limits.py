@@ -34,7 +34,9 @@ PRINTED = 1 << 28
 KEPT = 0.5
 
 #: Part of the machine's memory that a job may take if nothing else is said: the rest is for the system and the parent,
-#: so that it is the job that is ended, and not what the system picks when memory runs out.
+#: so that it is the job that is ended, and not what the system picks when memory runs out.  Of jobs that run side by
+#: side (``--parallel``) each may take as much: several large ones at once are left to the system, unless
+#: ``--case-memory`` gives each less.
 SHARE = 0.8
 
 #: What Linux tells of this process.
@@ -246,11 +248,26 @@ class Held:
         """Bytes; what the programs hold may be from a while ago, as it takes longer to find out."""
         started = time.monotonic()
         if started >= self._next:
-            others = (pid for pid in psutil.pids() if pid != self._session and _session(pid) == self._session)
-            self._others = sum(resident(pid) for pid in others)
+            self._others = sum(map(resident, of_session(self._session)))
             ended = time.monotonic()
             self._next = ended + (ended - started) / LOOKING
         return resident(self._session) + self._others
+
+
+def of_session(first: int) -> list[int]:
+    """Processes of a session besides its first one.
+
+    Parameters
+    ----------
+    first
+        Number of the process that leads the session.
+
+    Returns
+    -------
+    list[int]
+        Numbers of processes; none where there is no such session.
+    """
+    return [pid for pid in psutil.pids() if pid != first and _session(pid) == first]
 
 
 def _session(process: int) -> int:

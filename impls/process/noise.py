@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -64,15 +64,13 @@ class Noise:
             self._told(message)
 
     def _printed(self) -> str:
-        grown = 0
+        count = 0
         beginning = ""
-        for file, (descriptor, size) in sizes().items():
-            before = self._sizes.get(file, (descriptor, size))[1]
-            if size > before:
-                grown += size - before
-                with contextlib.suppress(OSError):  # a file that may only be written
-                    beginning = beginning or os.pread(descriptor, QUOTED, before).decode(errors="replace")
-        return f"{grown} bytes, beginning with {beginning!r}" if grown else ""
+        for descriptor, before, size in grown(self._sizes):
+            count += size - before
+            with contextlib.suppress(OSError):  # a file that may only be written
+                beginning = beginning or os.pread(descriptor, QUOTED, before).decode(errors="replace")
+        return f"{count} bytes, beginning with {beginning!r}" if count else ""
 
 
 def sizes() -> dict[tuple[int, int], tuple[int, int]]:
@@ -88,3 +86,22 @@ def sizes() -> dict[tuple[int, int], tuple[int, int]]:
             if stat.S_ISREG(status.st_mode):
                 found[status.st_dev, status.st_ino] = (descriptor, status.st_size)
     return found
+
+
+def grown(earlier: dict[tuple[int, int], tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """Files of the standard streams that have grown since ``sizes`` was called: descriptor, size then and now.
+
+    Parameters
+    ----------
+    earlier
+        Sizes that ``sizes`` gave; a stream that was another file then tells nothing.
+
+    Yields
+    ------
+    tuple[int, int, int]
+        One of each file.
+    """
+    for file, (descriptor, size) in sizes().items():
+        before = earlier.get(file, (descriptor, size))[1]
+        if size > before:
+            yield descriptor, before, size

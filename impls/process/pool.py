@@ -38,7 +38,7 @@ from attention_conformance.impls.contract import Implementation, ImplementationE
 from attention_conformance.impls.loading import load
 from attention_conformance.impls.process import limits, threads, wire
 from attention_conformance.impls.process.threads import usable_cores
-from attention_conformance.impls.process.worker import SCRATCH, STOPPABLE
+from attention_conformance.impls.process.worker import CLOSED, SCRATCH, STOPPABLE
 
 #: Lines of a dead worker's stderr that are kept for the message, and characters of each.
 STDERR_LINES, STDERR_WIDTH = 8, 1000
@@ -356,6 +356,10 @@ class Worker:
             with contextlib.suppress(ProcessLookupError):
                 # With its own session it is one with what it started.
                 (os.killpg if self._own_session else os.kill)(self._process.pid, signal.SIGKILL)
+            # What left its process group is in its session all the same.
+            for pid in limits.of_session(self._process.pid) if self._own_session else ():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
             self._process.wait()
         if self._printed is not None:
             self._printed.close()
@@ -442,7 +446,8 @@ class Worker:
 
         def wait(events: int) -> int:
             found = connection.ready(events, max(0.0, min(pause, end - time.monotonic())))
-            if time.monotonic() >= end and not found:
+            # An answer that has begun is waited for, and not as long as bytes come one by one.
+            if time.monotonic() >= end + (wire.STALL if found else 0.0):
                 self.close()
                 raise TimedOut(f"no answer within {timeout:g} s")
             if found & select.POLLIN and time.monotonic() < end:
@@ -476,12 +481,13 @@ class Worker:
 
     def _obituary(self) -> Crashed:
         assert self._process is not None
-        try:
+        code = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            code = -signal.SIGKILL
         last = self._last_words()
         self.close()
+        if code is None or CLOSED in last:  # it lives, or has found the connection closed
+            return Crashed(CLOSED, last)
         if code == -signal.SIGKILL and limits.kills() > self._kills:
             return OutOfMemory("the system ended the process (SIGKILL): memory ran out", last)
         return Crashed(cause(code), last)
@@ -594,15 +600,28 @@ class Pool:
                     worker.move(place)
                 task()
             finally:
-                if worker.started != started:  # by this thread, with which it ends
-                    worker.close()
-                elif not worker.fresh:
-                    worker.move()
-                free.put(place)
+                try:
+                    if worker.started != started:  # by this thread, with which it ends
+                        worker.close()
+                    elif not worker.fresh:
+                        worker.move()
+                finally:
+                    free.put(place)
 
-        with ThreadPoolExecutor(self._places) as executor:
+        executor = ThreadPoolExecutor(self._places)
+        try:
             for ran in [executor.submit(run, *each) for each in tasks]:
                 ran.result()
+        except Exception:
+            executor.shutdown()
+            raise
+        except BaseException:  # Ctrl-C: what has not begun never does, and what has is ended
+            executor.shutdown(wait=False, cancel_futures=True)
+            for worker, _ in tasks:
+                with contextlib.suppress(Exception):  # of the thread that may be closing it, too
+                    worker.close()
+            raise
+        executor.shutdown()
 
     def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
         """Run a job (``module:function``) in the implementation's process.

@@ -4,14 +4,15 @@ The number of threads is equal for all, and is set by the environment of the pro
 
 A thread stays on the core that it was on, round after round, and on a shared machine one core may be slower than
 another by half for seconds, while a neighbour works on its other hardware thread.  Then one process is slow and another
-is not, by the core that they happened to be on.  So rounds begin on the cores by their numbers; ``python -m
-studies.cores`` measures the difference.
+is not, by the core that they happened to be on.  So rounds begin on the cores by their numbers; the command
+``python -m studies cores`` measures the difference.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from threadpoolctl import ThreadpoolController
 
+from attention_conformance.impls.process import limits
 from attention_conformance.impls.process.limits import system_file
 
 #: Variable with the number of threads for the libraries of this process; those without a variable of their own read it.
@@ -46,7 +48,13 @@ def libraries() -> ThreadpoolController:
 
 @functools.cache
 def blas() -> ThreadpoolController:
-    """NumPy's BLAS, and any other that the process holds; none that threadpoolctl knows, as on macOS, is empty."""
+    """NumPy's BLAS, and any other that the process holds; none that threadpoolctl knows, as on macOS, is empty.
+
+    Returns
+    -------
+    ThreadpoolController
+        Controller of their numbers of threads; the same one in every call.
+    """
     return libraries().select(user_api="blas")
 
 
@@ -84,14 +92,21 @@ def affinity() -> frozenset[int]:
 
 
 def usable_cores() -> int:
-    """Number of cores that this process, and so its workers, may run on.
+    """Number of cores that this process, and so its workers, may run on, or as many as a quota gives it the time of.
 
     Returns
     -------
     int
         1 or more.
     """
-    return len(affinity()) or os.cpu_count() or 1
+    found, quota = len(affinity()) or os.cpu_count() or 1, _quota()
+    return found if quota is None else min(found, max(1, math.ceil(quota)))
+
+
+@functools.cache
+def _quota() -> float | None:
+    """Cores' worth of time of this process, which is read from files."""
+    return limits.cpu_quota()
 
 
 def begin_on(number: int) -> None:

@@ -46,6 +46,9 @@ PARENT_ENDED = 1
 #: File descriptors among which the connection's is drawn.
 DESCRIPTORS = range(64, 512)
 
+#: What is printed where the connection is closed, and nobody but the job can have done it.
+CLOSED = "the job closed the connection of its process"
+
 #: The job that asks whether the parent may stop this process between two jobs.
 STOPPABLE = ""
 
@@ -162,7 +165,7 @@ def _end_with_parent(parent: int) -> None:
 def _end(error: BaseException | None = None) -> NoReturn:
     """End this process, and leave nothing behind on disk."""
     if isinstance(error, OSError) and error.errno in (errno.EBADF, errno.ENOTSOCK):
-        print("the job closed the connection of its process", file=sys.stderr, flush=True)
+        print(CLOSED, file=sys.stderr, flush=True)
     if os.getpgrp() == os.getpid():  # with the programs that a job started: they are one process group
         shutil.rmtree(_SCRATCH, ignore_errors=True)
         os.killpg(0, signal.SIGKILL)

@@ -82,6 +82,12 @@ def refuses(q: Any, k: Any, v: Any, *, group: Any) -> torch.Tensor:
     raise NotImplementedError("five heads")
 
 
+@declared()
+def accepts(q: Any, k: Any, v: Any, *, group: Any) -> torch.Tensor:
+    """Whatever it is given, and returns half a shard."""
+    return q[:, :, :1]
+
+
 @declared(replicated=True)
 def disagrees(q: Any, k: Any, v: Any, *, group: Any) -> torch.Tensor:
     """Each rank has the whole result, and the second one adds to it."""

@@ -85,6 +85,19 @@ def test_unequal_repeats_are_seen() -> None:
     assert calls.call(implementation("right"), request(repeats=3)).unequal == ()
 
 
+def test_unequal_repeats_are_seen_in_memory_that_is_used_again() -> None:
+    """What the first call returned is compared as it was then."""
+    assert calls.call(implementation("unrepeatable_in_a_buffer"), request(repeats=3)).unequal == ("output",)
+
+
+def test_random_numbers_in_a_result_are_seen_in_memory_that_is_used_again() -> None:
+    """The result of the first call is told, and is not that of the call which it is compared with."""
+    reply = calls.call(implementation("random_in_a_buffer"), request())
+    assert any("random numbers" in each for each in reply.changed), reply.side_effects
+    plain = calls.call(implementation("right"), request()).results["output"]
+    assert not np.array_equal(reply.results["output"], plain)
+
+
 def test_native_layout_is_converted_both_ways() -> None:
     """An implementation with layout (B, S, H, D) is handed it, and its output comes back as (B, H, S, D)."""
     some = request()

@@ -11,13 +11,15 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from attention_conformance.impls import calls
 from attention_conformance.impls.contract import ImplementationError
 from attention_conformance.impls.envelope import Sizes
 from attention_conformance.impls.foreign.program import program
-from attention_conformance.impls.process.pool import Crashed, TimedOut, Worker
+from attention_conformance.impls.process import limits
+from attention_conformance.impls.process.pool import STDERR_LINES, Crashed, TimedOut, Worker
 from attention_conformance.impls.process.worker import SCRATCH
 from attention_conformance.impls.tests.foreign import ask, implementation, judge, keywords, qkv
 from attention_conformance.impls.tests.test_pool import alive
@@ -170,6 +172,21 @@ def test_a_program_that_breaks_down_has_crashed(act: str, text: str, tmp_path: P
         )
     assert worker.started == 1
     worker.close()
+
+
+def test_a_program_that_prints_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the program that it started and that prints; the last lines are told."""
+    monkeypatch.setattr(limits, "PRINTED", 1 << 20)
+    act = "import subprocess; subprocess.run(['yes', f'for ever {os.getpid()}'])"
+    with pytest.raises(Crashed, match=r"tool was ended: it printed more than 1 MiB") as caught:
+        ask(script(tmp_path, act))
+    assert len(caught.value.stderr.splitlines()) == STDERR_LINES
+    words = caught.value.stderr.splitlines()[1]
+    for _ in range(100):
+        if not any(words in " ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])):
+            return
+        time.sleep(0.05)
+    pytest.fail("what it started still prints")
 
 
 def test_an_invalid_input_is_not_refused_by_breaking_down(tmp_path: Path) -> None:

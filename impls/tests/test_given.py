@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
+import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 
 from attention_conformance.impls.calls import Request, call
 from attention_conformance.impls.contract import ImplementationError
-from attention_conformance.impls.given import framework_of, given, name_of
+from attention_conformance.impls.given import _HELD, framework_of, given, name_of
 from attention_conformance.impls.process.pool import Pool
 
 ONES = [np.ones((1, 1, 2, 4), np.float32)] * 3
@@ -193,3 +196,22 @@ def test_nothing_is_left_behind() -> None:
         assert call(implementation, Request.qkv("cpu", *ONES)).status == "returned"
     assert not place.exists()
     assert {name for name in set(sys.modules) - before if "given_function" in name} == set()
+
+
+def test_nothing_is_kept_of_a_function_of_this_process() -> None:
+    """Neither the function, nor its module, nor its folder on the path of imports."""
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return v
+
+    alive, path, modules = weakref.ref(attention), [*sys.path], set(sys.modules)
+    with given(attention, "numpy", isolated=False) as implementation:
+        assert call(implementation, Request("cpu", dict(zip("qkv", ONES, strict=True)))).status == "returned"
+    del attention
+    gc.collect()
+    assert alive() is None
+    assert sys.path == path
+    assert not {name for name in set(sys.modules) - modules if name.startswith("_given_function")}
+    with pytest.raises(ImplementationError), given(plain, "nothing", isolated=False):
+        pass
+    assert not _HELD

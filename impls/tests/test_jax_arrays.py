@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from attention_conformance.impls.calls import same_bits
+from attention_conformance.impls.contract import ImplementationError
 
 pytest.importorskip("jax")
 
@@ -39,6 +40,26 @@ def test_the_cpu_is_found_first() -> None:
 
     assert arrays.devices()[0] == "cpu"
     assert set(arrays.versions()) == {"jax", "jaxlib", "ml_dtypes"}
+
+
+def test_platforms_that_are_left_out_are_no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As JAX_PLATFORMS=cuda leaves out the CPU; where it leaves out both, that is said."""
+    import jax
+
+    from attention_conformance.impls.jax import arrays
+
+    left: list[str] = ["cuda"]
+
+    def devices(name: str) -> list[object]:
+        if name not in left:
+            raise RuntimeError(f"Unknown backend {name}")
+        return [object()]
+
+    monkeypatch.setattr(jax, "devices", devices)
+    assert arrays.devices() == ("cuda",)
+    left.clear()
+    with pytest.raises(ImplementationError, match="JAX finds neither a CPU nor a GPU; its platforms are"):
+        arrays.devices()
 
 
 def test_the_table_does_not_import_jax() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_conformance.conformance.cases import all_cases
+from attention_conformance.conformance.cases import all_cases, every_case
 from attention_conformance.conformance.judging.compare import compare
+from attention_conformance.conformance.run_case import request
 from attention_conformance.conformance.spec import sdpa as reference
 from attention_conformance.impls import calls
 from attention_conformance.impls.contract import Framework, Implementation
@@ -176,6 +177,18 @@ def test_nn_says_what_its_library_has_not() -> None:
 def test_nn_refuses_by_itself() -> None:
     """Keys of another width than the queries are not taken for values of another width: the library refuses them."""
     assert reply("jax-nn", "invalid-widths", "float32").status == "raised"
+
+
+def test_gradients_of_a_merge_are_compiled_for_the_dtypes_that_they_get() -> None:
+    """The zeros of half precision have those of the case, so that nothing is compiled when it runs."""
+    from attention_conformance.impls.jax import prepare
+
+    case = every_case()["merge-grad-lse"]
+    implementation, asked = BY_NAME["jax-merge-gradients"], request(case, "float16", "cpu")
+    given, _, call = calls.arguments(implementation, asked)
+    assert "grad_lse" in given
+    zeros = prepare._zeros(call, jax.devices("cpu")[0])
+    assert {name: str(a.dtype) for name, a in zeros.items()} == {name: str(a.dtype) for name, a in given.items()}
 
 
 def test_the_table_names_jax() -> None:

@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from attention_conformance.impls.calls import Request, call, describe
 from attention_conformance.impls.contract import Implementation, ImplementationError
-from attention_conformance.impls.loading import keywords, load, load_function, nearest
+from attention_conformance.impls.loading import as_called, keywords, load, load_function, nearest
 from attention_conformance.impls.operators import SDPA
 from attention_conformance.impls.select import plug_in
 from attention_conformance.impls.tests import fakes
@@ -124,3 +126,61 @@ def test_an_object_that_cannot_be_hashed_is_a_function_too(tmp_path: Path) -> No
     (tmp_path / "unhashable.py").write_text("\n".join(lines))
     function = load_function(plug_in(f"{tmp_path}/unhashable.py:attention"))
     assert function(1, 2, 3) == 3
+
+
+#: A module of torch, whose ``__call__`` is ``(*args, **kwargs)``.
+MODULE = """
+import torch
+
+
+class Attention(torch.nn.Module):
+    head_widths = (4,)
+
+    def forward(self, q, k, v, *, is_causal=False):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+
+attention = Attention()
+compiled = torch.compile(attention)
+"""
+
+
+@pytest.mark.parametrize("name", ["attention", "compiled"])
+def test_a_module_of_torch_has_the_keywords_of_its_forward(tmp_path: Path, name: str) -> None:
+    """And its attributes; one that torch.compile made of it, too."""
+    (tmp_path / f"module_{name}.py").write_text(MODULE)
+    described = describe(plug_in(f"{tmp_path}/module_{name}.py:{name}@torch"))
+    assert described.keywords == {"is_causal"}
+    assert not described.accepts_anything
+    assert described.attributes == {"head_widths": (4,)}
+
+
+def test_a_module_of_torch_is_called_and_differentiated(tmp_path: Path) -> None:
+    """As a function of its parameters is."""
+    (tmp_path / "module_called.py").write_text(MODULE)
+    q = np.random.default_rng(0).standard_normal((1, 1, 3, 4)).astype(np.float32)
+    given = dict.fromkeys("qkv", q)
+    for gradients, results in (("", {"output"}), ("+gradients", {"grad_q", "grad_k", "grad_v"})):
+        arrays = given | ({"grad_output": q} if gradients else {})
+        plugged = plug_in(f"{tmp_path}/module_called.py:attention@torch{gradients}")
+        reply = call(plugged, Request("cpu", arrays, {"is_causal": True}))
+        assert reply.results.keys() == results, reply.text
+        assert describe(plugged).keywords >= {"is_causal"}
+
+
+def test_a_module_that_tells_no_signature_is_left_as_it_is() -> None:
+    """Such as one that was traced, or whose ``forward`` is a function of C."""
+    torch = pytest.importorskip("torch")
+
+    class Silent(torch.nn.Module):  # type: ignore[misc, name-defined]
+        forward = min
+
+    module = Silent()
+    assert as_called(module, "silent") is module
+
+
+def test_a_class_is_refused(tmp_path: Path) -> None:
+    """It can be called, and makes an object instead of a result."""
+    (tmp_path / "module_class.py").write_text(MODULE)
+    with pytest.raises(ImplementationError, match=r"module_class.py:Attention is a class: plug in an instance of it"):
+        describe(plug_in(f"{tmp_path}/module_class.py:Attention@torch"))

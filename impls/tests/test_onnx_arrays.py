@@ -9,6 +9,8 @@ import pytest
 pytest.importorskip("onnxruntime")
 
 from attention_conformance.impls.onnx import arrays
+from attention_conformance.impls.onnx.sessions import options
+from attention_conformance.impls.process import threads
 
 DTYPES = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16, np.int64, np.bool_)
 
@@ -56,3 +58,13 @@ def test_versions_name_the_runtime() -> None:
     """The version of ONNX Runtime is among the versions."""
     assert "onnxruntime" in arrays.versions()
     assert arrays.devices()[0] == "cpu"
+
+
+@pytest.mark.parametrize(("wanted", "cores", "count"), [("", 64, 4), ("", 2, 2), ("7", 64, 7)])
+def test_a_session_has_a_few_threads_unless_their_number_is_said(
+    wanted: str, cores: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many are open at the same time; the benchmark says how many threads each has."""
+    monkeypatch.setenv(threads.VARIABLE, wanted)
+    monkeypatch.setattr(threads, "usable_cores", lambda: cores)
+    assert options().intra_op_num_threads == count

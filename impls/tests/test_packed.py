@@ -218,6 +218,21 @@ def test_sequences_of_as_many_queries_are_one_call(framework: str) -> None:
     np.testing.assert_array_equal(np.asarray(lse), wanted[..., 0].T)
 
 
+def test_offsets_of_sequences_are_shared_out_with_them() -> None:
+    """A function that is called for some of the sequences is given the offsets of these, and one for all as it is."""
+    given: list[Any] = []
+
+    def paged(q: Any, k_cache: Any, v_cache: Any, block_table: Any, kv_lengths: Any, causal_offset: Any = None) -> Any:
+        given.append((len(q), np.asarray(causal_offset).tolist()))
+        return q
+
+    cache, table, lengths = np.ones((5, 4, 2, 3)), np.zeros((4, 2), np.int32), np.array([10, 0, 30, 40])
+    arguments = (np.zeros((6, 2, 3)), cache, cache, np.array([0, 1, 1, 4, 6]), table, lengths)
+    packed_form(paged)(*arguments, causal_offset=np.array([7, 8, 9, 10]))
+    packed_form(paged)(*arguments, causal_offset=2)
+    assert given == [(1, [7]), (1, [9]), (1, [10]), (1, 2), (1, 2), (1, 2)]
+
+
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 def test_new_keys_do_not_reach_the_cache_of_the_call(framework: str) -> None:
     """What is written in place is a copy, and lengths are those before."""

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
+import select
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +18,9 @@ from pathlib import Path
 import pytest
 
 from attention_conformance.impls.loading import load
-from attention_conformance.impls.process.pool import Crashed, InProcess, Place, TimedOut, Worker, packages
+from attention_conformance.impls.process import wire
+from attention_conformance.impls.process.pool import Crashed, InProcess, Place, Pool, TimedOut, Worker, packages
+from attention_conformance.impls.process.worker import CLOSED
 
 pytestmark = pytest.mark.slow
 
@@ -119,10 +126,107 @@ def test_environment_reaches_the_worker() -> None:
     worker.close()
 
 
+def closes_its_connection(seconds: float) -> None:
+    """Close what may be the connection, as daemons do with all that they were started with."""
+    os.closerange(3, 1024)
+    time.sleep(seconds)
+
+
+@pytest.mark.parametrize("seconds", [0, 1000])
+def test_a_closed_connection_is_told_as_such(worker: Worker, seconds: float) -> None:
+    """And not as a lack of memory, whether the job then ends or not."""
+    with pytest.raises(Crashed) as caught:
+        worker.call("attention_conformance.impls.tests.test_pool:closes_its_connection", seconds)
+    assert str(caught.value) == CLOSED
+
+
+def starts_one_of_another_group() -> int:
+    """A program that has left the process group of this one, and not its session."""
+    return subprocess.Popen(["sleep", "1000"], process_group=0).pid
+
+
+def test_what_left_the_process_group_ends_with_the_worker(worker: Worker) -> None:
+    """It is in the session of the worker."""
+    pid = worker.call("attention_conformance.impls.tests.test_pool:starts_one_of_another_group")
+    assert alive(pid)
+    worker.close()
+    for _ in range(100):
+        if not alive(pid):
+            return
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    pytest.fail("the program outlived its worker")
+
+
+def test_bytes_that_trickle_in_do_not_put_off_the_timeout(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that has begun in time is waited for a while, and no longer."""
+    worker.call("math:sqrt", 4.0)
+    monkeypatch.setattr(wire, "STALL", 0.2)
+    ours, theirs = socket.socketpair()
+    line = wire.Line(ours, 1 << 20)
+    wait = worker._waiting(line, 0.1)
+
+    def trickle() -> None:
+        for _ in range(1000):
+            theirs.send(b"a")
+            assert wait(select.POLLIN) & select.POLLIN
+            ours.recv(1)
+            time.sleep(0.01)
+
+    with theirs, pytest.raises(TimedOut):
+        trickle()
+    line.close()
+
+
+class Fake(Worker):
+    """A worker without a process."""
+
+    def __init__(self, moves: bool = True) -> None:
+        super().__init__()
+        self.moves, self.closed = moves, threading.Event()
+
+    fresh = False  # type: ignore[assignment]
+
+    def move(self, place: int = 0) -> None:
+        """To nowhere."""
+        if not self.moves:
+            raise RuntimeError("cannot be moved")
+
+    def close(self) -> None:
+        """Remember it."""
+        self.closed.set()
+
+
+def test_a_place_is_free_again_whatever_happens_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next task has it though the last one's process could not be moved off it."""
+    monkeypatch.setattr(Pool, "_places", 1)
+    ran: list[int] = []
+    with pytest.raises(RuntimeError, match="cannot be moved"):
+        Pool()._on_free_places([(Fake(moves=False), lambda: None), (Fake(), lambda: ran.append(1))])
+    assert ran == [1]
+
+
+def test_an_interrupt_ends_what_runs_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for its place never runs, and the processes of what runs are closed."""
+    monkeypatch.setattr(Pool, "_places", 1)
+    workers, ran = [Fake() for _ in range(3)], []
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    def works() -> None:
+        ran.append(workers[1].closed.wait(60))
+
+    tasks = [(workers[0], interrupted), (workers[1], works), (workers[2], lambda: ran.append(False))]
+    with pytest.raises(KeyboardInterrupt):
+        Pool()._on_free_places(tasks)
+    assert all(worker.closed.is_set() for worker in workers)
+    time.sleep(0.2)
+    assert False not in ran
+
+
 def test_in_process_runs_here() -> None:
     """The runner for debuggers runs jobs in this very process."""
-    import os
-
     assert InProcess().call("os:getpid") == os.getpid()
 
 

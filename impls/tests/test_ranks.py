@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,11 @@ import numpy as np
 import pytest
 
 from attention_conformance.impls.calls import Request, call
-from attention_conformance.impls.contract import Implementation, ImplementationError
+from attention_conformance.impls.contract import Framework, Implementation, ImplementationError
 from attention_conformance.impls.loading import attributes_of, keywords, load
 from attention_conformance.impls.operators import SDPA
+from attention_conformance.impls.process.pool import TimedOut
+from attention_conformance.impls.ranks import Group
 from attention_conformance.impls.select import plug_in, with_attributes
 from attention_conformance.impls.sharding import SHARDINGS, Distribution, parts
 
@@ -84,6 +88,42 @@ def distance(one: Implementation, *arrays: np.ndarray, **keywords: Any) -> float
     q, k, v, *gradient = arrays
     right = wanted(q, k, v, keywords.get("is_causal", False), gradient[0] if gradient else None)
     return max(float(np.abs(got - each).max()) for got, each in zip(reply.results.values(), right, strict=True))
+
+
+def test_values_of_fewer_heads_than_keys_are_not_shared_out() -> None:
+    """A rank's heads are those of the keys, which the values do not have: nothing can be handed over."""
+    shapes = {"q": (1, 4, 8, 4), "k": (1, 4, 8, 4), "v": (1, 2, 8, 4)}
+    with pytest.raises(NotImplementedError, match="v has 2 heads, fewer than"):
+        parts(Distribution((2,), "heads"), 2, shapes)
+
+
+@pytest.mark.slow(8)
+def test_ranks_that_accept_invalid_input_do_not_refuse_it() -> None:
+    """Results that cannot be joined come after the call."""
+    q, k, v = inputs()
+    reply = call(spread("accepts"), asked(q, k[..., :3], v))
+    assert (reply.status, reply.accepted) == ("raised", True)
+
+
+def test_a_rank_that_ends_while_it_is_to_be_killed_kills_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a process its number is 0, which stands for the whole process group."""
+    killed: list[int] = []
+    late: Future[Any] = Future()
+
+    class Ending:
+        @property
+        def pid(self) -> int:
+            late.set_exception(TimedOut("it has just ended"))
+            return 0
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(os, "kill", lambda pid, _: killed.append(pid))
+    group = Group(Framework.TORCH, 1)
+    group._workers = [Ending()]  # type: ignore[list-item]
+    with pytest.raises(TimedOut):
+        group._outcomes([late], 0.01, 0.01)
+    assert killed == []
 
 
 @pytest.mark.parametrize("padded", [False, True])

@@ -41,6 +41,17 @@ def test_a_file_and_its_framework() -> None:
     assert found.folder == str(Path(__file__).parent)
 
 
+@pytest.mark.parametrize("folder", ["jdoe@corp.com", "C:", "a.py:b", "one two"])
+def test_a_path_may_have_any_letters(tmp_path: Path, folder: str) -> None:
+    """An @ and a colon before ".py:" are the path's."""
+    file = tmp_path / folder / "attn.py"
+    file.parent.mkdir()
+    file.write_text("def attention(q, k, v): ...\n")
+    (found,) = select.select([f"{file}:attention@torch+gradients"])
+    assert (found.target, found.framework) == (f"{file}:attention", Framework.TORCH)
+    assert found.function_of == "sdpa"
+
+
 def test_a_module_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``package.module:function`` is looked for in the working folder first."""
     monkeypatch.chdir(tmp_path)
@@ -91,12 +102,29 @@ def test_attributes_of_a_function_become_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    "attributes", [{"dtypes": ["float17"]}, {"profiles": {"float16": "exact"}}, {"layout": "HBSD"}]
+    "attributes",
+    [
+        {"dtypes": ["float17"]},
+        {"dtypes": "float32"},
+        {"profiles": {"float16": "exact"}},
+        {"layout": "HBSD"},
+        {"not_together": "mask"},
+        {"not_together": ("mask", "bias")},
+    ],
 )
 def test_attributes_that_mean_nothing_are_refused(attributes: dict[str, object]) -> None:
     """A declared value that the contract does not know is refused."""
     with pytest.raises(ImplementationError, match="not understood"):
         select.with_attributes(select.builtin()["numpy-eager"], attributes)
+
+
+def test_a_text_in_the_place_of_a_tuple_is_told_as_it_was_written() -> None:
+    """And not by its letters."""
+    some = select.builtin()["numpy-eager"]
+    with pytest.raises(ImplementationError, match="dtypes is 'float32', expected a tuple of names"):
+        select.with_attributes(some, {"dtypes": "float32"})
+    with pytest.raises(ImplementationError, match="not_together is 'mask', expected tuples of names"):
+        select.with_attributes(some, {"not_together": "mask"})
 
 
 def test_undeclared_profiles_have_a_default() -> None:

@@ -73,6 +73,16 @@ def test_a_thread_that_spins_on_the_core_leaves_it() -> None:
     spinner.join()
 
 
+@pytest.mark.parametrize(("quota", "cores"), [(None, 8), (2.5, 3), (0.5, 1), (100.0, 8)])
+def test_a_quota_is_no_more_cores_than_it_gives_time_for(
+    quota: float | None, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a container that sees all cores of its machine and may use the time of a few."""
+    monkeypatch.setattr(threads, "affinity", lambda: frozenset(range(8)))
+    monkeypatch.setattr(threads, "_quota", lambda: quota)
+    assert threads.usable_cores() == cores
+
+
 @linux
 def test_no_core_is_used_that_is_not_allowed() -> None:
     """Bound to one core, a thread stays there whatever the number."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -144,3 +146,18 @@ def test_cache_folder_that_cannot_be_made_leaves_the_choice_to_torch(
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     keep_compilations()
     assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+
+
+def test_gradients_of_a_plug_in_leave_the_limits_of_torch_as_they_are() -> None:
+    """It may compile by itself: what compiles is imported, and its limits are set, where the suite compiles."""
+    code = (
+        "import sys, attention_conformance.impls.torch.gradients",
+        "assert 'torch._dynamo.config' not in sys.modules",
+        "from attention_conformance.impls.torch.compiled import FORMS, compile_function",
+        "import torch",
+        "assert torch._dynamo.config.recompile_limit != FORMS",
+        "compile_function(len)",
+        "assert torch._dynamo.config.recompile_limit == FORMS",
+    )
+    done = subprocess.run([sys.executable, "-c", "\n".join(code)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -28,10 +28,6 @@ from attention_conformance.impls.torch import eager
 #: Compiled forms that one function may have.  Beyond torch's own limit (8) it would silently run uncompiled.
 FORMS = 512
 
-torch._dynamo.config.recompile_limit = FORMS
-torch._dynamo.config.accumulated_recompile_limit = FORMS
-torch._dynamo.config.fail_on_recompile_limit_hit = True
-
 #: Array keywords that do not have the dtype of q.
 OTHER_DTYPES = {"mask": torch.bool, "kv_lengths": torch.int64, "causal_offset": torch.int64}
 
@@ -54,8 +50,15 @@ def warmed(function: Function, call: Call) -> Function:
 
 @functools.cache
 def compile_function(function: Function) -> Function:
-    """The one compiled form of a function."""
+    """The one compiled form of a function.
+
+    The limits are of the process, and set here: one that compiles nothing, as it differentiates a plug-in that does so
+    by itself, keeps torch's own, and does not import what compiles.
+    """
     keep_compilations()
+    torch._dynamo.config.recompile_limit = FORMS
+    torch._dynamo.config.accumulated_recompile_limit = FORMS
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
     return torch.compile(function, dynamic=True, fullgraph=True)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from attention_conformance.impls.contract import Call, Function
+from attention_conformance.impls.contract import Call, Function, as_accepted
 from attention_conformance.impls.operators import OPERATORS, SDPA_GRAD
 from attention_conformance.impls.torch.compiled import compile_function, warmed
 
@@ -51,7 +51,7 @@ def gradient(function: Function, operator: str = SDPA_GRAD.name) -> Function:
         leaves = {name: given[name].detach().requires_grad_() for name in names if given.get(name) is not None}
         with torch.enable_grad():
             returned = function(**{**given, **leaves})
-        output, lse = returned if isinstance(returned, tuple) else (returned, None)
+        output, lse = _output_and_lse(returned)
         if output.shape != grad_output.shape:
             raise ValueError(f"grad_output must have the shape of the output, {output.shape}, got {grad_output.shape}")
         if output.dtype != grad_output.dtype:
@@ -70,3 +70,12 @@ def gradient(function: Function, operator: str = SDPA_GRAD.name) -> Function:
             raise
 
     return gradients
+
+
+def _output_and_lse(returned: Any) -> tuple[Any, Any]:
+    """Output and lse, or None, of a function that is differentiated.  Raises TypeError for other than one or two."""
+    values = returned if isinstance(returned, tuple) else (returned,)
+    if len(values) not in (1, 2) or not all(isinstance(each, torch.Tensor) for each in values):
+        found = ", ".join(type(each).__name__ for each in values)
+        raise as_accepted(TypeError(f"expected a torch tensor, or the output and lse, got {found or 'nothing'}"))
+    return values[0], values[1] if len(values) == 2 else None

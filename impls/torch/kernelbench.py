@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,10 +45,15 @@ def function(module: Any, order: tuple[int, ...], axes: str) -> Function:
         "BSD" for a module without heads.
     """
     places: list[Any] = []
+    made = {name: tensor.detach().clone() for name, tensor in _numbers(module)}
 
     def attention(q: Any, k: Any, v: Any) -> Any:
         if places != [(q.device, q.dtype)]:
             module.to(device=q.device, dtype=q.dtype)
+            # From those that it was made with, as a dtype between them may have been narrower.
+            for name, tensor in _numbers(module):
+                if name in made and made[name].shape == tensor.shape:
+                    tensor.detach().copy_(made[name])
             places[:] = [(q.device, q.dtype)]
         given = [(q, k, v)[order.index(i)] for i in range(3)]
         if axes == "BSD":
@@ -57,6 +63,12 @@ def function(module: Any, order: tuple[int, ...], axes: str) -> Function:
         return found.unsqueeze(1) if axes == "BSD" and isinstance(found, torch.Tensor) else found
 
     return attention
+
+
+def _numbers(module: Any) -> list[tuple[str, Any]]:
+    """The parameters and buffers that a change of dtype rounds, by name."""
+    every = itertools.chain(module.named_parameters(), module.named_buffers())
+    return [(name, tensor) for name, tensor in every if tensor.is_floating_point()]
 
 
 def _causal(attention: Function) -> Function:

@@ -18,6 +18,7 @@ from attention_conformance.bench.analysis.statistics import Interval
 from attention_conformance.reports.input.bench import key_of
 from attention_conformance.reports.input.read import read
 from attention_conformance.reports.input.records import Records
+from attention_conformance.reports.text import percent
 
 #: Exit status: all cells agree, some do not, there is none in both files.
 AGREE, DISAGREE, CANNOT_TELL = 0, 1, 2
@@ -104,8 +105,10 @@ def text(pairs: Sequence[Pair], alone: int) -> str:
         lines += [f"{alone} cells are in one run only"]
     half, most = np.quantile([each.spread for pair in pairs for each in (pair.one, pair.other)], (0.5, 0.9))
     apart = np.median([abs(math.log(pair.other.value / pair.one.value)) for pair in pairs])
-    lines += [f"half of the intervals are within {half:.1%} of their medians, nine of ten within {most:.1%}"]
-    lines += [f"half of the medians differ by at most {math.expm1(apart):.1%} from one run to the other"]
+    lines += [
+        f"half of the intervals are within {percent(half, 1)} of their medians, nine of ten within {percent(most, 1)}"
+    ]
+    lines += [f"half of the medians differ by at most {percent(math.expm1(apart), 1)} from one run to the other"]
     return "\n".join(lines + [str(pair) for pair in pairs if not pair.agrees])
 
 
@@ -138,7 +141,7 @@ def run(one: Path, other: Path) -> tuple[str, int]:
     Returns
     -------
     tuple[str, int]
-        The text, and 0 where all agree, else 1.
+        The text, and the exit status: 0 where all cells agree, 1 where some do not, 2 where no cell is in both.
 
     Raises
     ------

@@ -76,7 +76,7 @@ class Speed:
     #: The interval by which changes are judged, right for all cells of the device together.
     among_all: Interval
     verdict: Verdict
-    #: What an unclear verdict is for want of, or which rule ignores the cell.
+    #: Reason of an unclear verdict, empty for another.
     why: str = ""
     ignored: bool = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from attention_conformance.impls import compressed
@@ -94,13 +95,17 @@ def records(text: str) -> Records:
     Raises
     ------
     ReportError
-        For a folder without result files, and for what ``read`` refuses.
+        For a folder without result files, where no file is named, and for what ``read`` refuses.
     """
-    if Path(text).is_file():
+    # These two answer for any text: a list of many files is longer than a file system takes a name.
+    if os.path.isfile(text):
         return read([Path(text)])
-    if Path(text).is_dir():
+    if os.path.isdir(text):
         files = sorted(path for path in Path(text).iterdir() if compressed.kind(path) in ENDINGS)
         if not files:
             raise ReportError(f"{text} has no result file: none ends with {' or '.join(ENDINGS)}")
         return read(files)
-    return read([Path(part) for part in text.split(",") if part])
+    parts = [Path(part) for part in text.split(",") if part]
+    if not parts:
+        raise ReportError(f"no result file is named: {text!r}")
+    return read(parts)

@@ -45,8 +45,11 @@ def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: 
     found: list[Machine] = []
     wholes: list[Finding] = []
     if base.cells and new.cells:
-        changed += speed.changes(base, new, given)
         apart, ways = machines.differences(base.runs, new.runs), machines.ways(base, new)
+        changed += speed.changes(base, new, given, memory=not (apart or ways))
+        if apart or ways:
+            differ = "were timed in different ways" if ways else "are of different machines"
+            notes.append(f"memory is not compared: the runs {differ}")
         if ways:
             unfit.append(f"times that were taken in different ways are not compared ({'; '.join(ways)})")
         elif apart and not yardstick:
@@ -58,8 +61,8 @@ def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: 
         notes += [f"versions changed, {text}" for text in machines.libraries(base.runs, new.runs)]
         notes += speed.taken_off(found)
         notes += machines.busy((*base.runs, *new.runs))
-    keys = {(one.implementation, one.device, one.dtype, one.case) for one in base.results}
-    both = sum((one.implementation, one.device, one.dtype, one.case) in keys for one in new.results)
+    keys = set(map(results.key_of, base.results))
+    both = sum(results.key_of(one) in keys for one in new.results)
     return Comparison(
         base.sources,
         new.sources,

@@ -24,11 +24,11 @@ of cell c, which is of implementation i and workload w, in process run r of side
   is the median of χ²₁ (an empirical null; Efron, Large-scale inference, 2010), shrunk to what real runs have; of many
   deviations a higher quantile counts too, as tails are heavy, without those that are beyond CHANGE and FAR.
 * e[i] is Huber's mean of the cells of an implementation, which one cell cannot move.
-* m is what all implementations have in common: the median of theirs, from IMPLEMENTATIONS on. *Yardsticks* are the
-  same code in both runs: measured peaks and bandwidths. If m is beyond them for certain, everything changed, and is
-  judged against them; otherwise m is the machine's, and all is judged against m. For fewer implementations the
-  yardsticks are all there is. The machine is taken to vary by UNKNOWN beside, by what its process runs show, and by
-  LOAD.
+* m is what all implementations have in common: the median of theirs, from IMPLEMENTATIONS on. One that is measured in
+  several dtypes counts once, with the median of its e. *Yardsticks* are the same code in both runs: measured peaks and
+  bandwidths. If m is beyond them for certain, everything changed, and is judged against them; otherwise m is the
+  machine's, and all is judged against m. For fewer implementations the yardsticks are all there is. The machine is
+  taken to vary by UNKNOWN beside, by what its process runs show, and by LOAD.
 
 An effect has a p value, by Student's t, of lying within the margin.  The variance of a cell's is a sum: of what its
 process runs scatter by, of which few numbers tell, and of luck, of which all cells do; it has the degrees of freedom of
@@ -241,8 +241,14 @@ def effects(
     machine, error = machine_factor(cells, yardsticks, unknown, math.hypot(LOAD, load))
     unit_freedom, share = np.full(len(units), float(len(units) - 1 + PRIOR)), TAILED * q / LEVELS
     everything = None
-    if len(units) >= IMPLEMENTATIONS and unknown > 0:
-        common, common_error = median_with_error(unit_moved, unit_variance)
+    # The dtypes of one implementation share its code, so they count once: slower code is not to pass for the machine.
+    own: dict[str, list[int]] = {}
+    for at, (name, _) in enumerate(units):
+        own.setdefault(name, []).append(at)
+    if len(own) >= IMPLEMENTATIONS and unknown > 0:
+        own_moved = np.array([np.median(unit_moved[at]) for at in own.values()])
+        own_variance = np.array([np.mean(unit_variance[at]) for at in own.values()])
+        common, common_error = _median_with_error(own_moved, own_variance)
         (everything,) = judge_level([common - machine], [math.hypot(common_error, error)], unit_freedom[:1], share)
         if everything.verdict not in CHANGED:
             machine, error = common, common_error
@@ -513,21 +519,8 @@ def huber_mean(values: np.ndarray, variance: np.ndarray) -> tuple[float, float]:
     return centre, float(1 / np.sum(1 / variance)) / EFFICIENCY
 
 
-def median_with_error(values: np.ndarray, variance: np.ndarray) -> tuple[float, float]:
-    """The median of values with known variances, and its standard error.
-
-    Parameters
-    ----------
-    values
-        Logs of ratios.
-    variance
-        Variance of each value.
-
-    Returns
-    -------
-    tuple[float, float]
-        The median and its standard error.
-    """
+def _median_with_error(values: np.ndarray, variance: np.ndarray) -> tuple[float, float]:
+    """The median of values with known variances, and its standard error."""
     return float(np.median(values)), math.sqrt(math.pi / 2 / float(np.sum(1 / variance)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from tabulate import tabulate
 
 from attention_conformance.bench.analysis.statistics import Interval, Verdict
 from attention_conformance.reports.compare.changes import (
-    SLOWER,
     Change,
     Comparison,
     Finding,
@@ -25,9 +24,9 @@ from attention_conformance.reports.compare.changes import (
     Speed,
     Status,
 )
-from attention_conformance.reports.compare.effects import FALSE, IMPLEMENTATIONS, POWER, SAME
-from attention_conformance.reports.input.records import by_file
-from attention_conformance.reports.text import NONE, digits, fold, inert, printable, shortened, table
+from attention_conformance.reports.compare.effects import FALSE, IMPLEMENTATIONS, POWER, QUANTILE, SAME
+from attention_conformance.reports.input.records import by_file, labels
+from attention_conformance.reports.text import NONE, digits, fold, inert, percent, printable, shortened, table
 
 #: The first words.
 WORDS = {Status.NOTHING_WORSE: "NOTHING WORSE", Status.WORSE: "WORSE", Status.CANNOT_TELL: "CANNOT TELL"}
@@ -51,6 +50,12 @@ LINES = 30
 
 SHOWN = 10
 
+#: Characters of a sentence of a comment: names and paths in it may have any length.
+LONG = 1000
+
+#: What stands for the parts of a comment that do not fit.
+LEFT_OUT = "A part is left out, as this comment would be too long; the JSON has everything."
+
 _CHANGED = (Verdict.SLOWER, Verdict.FASTER)
 
 _SIGNS = {Status.NOTHING_WORSE: "✅", Status.WORSE: "❌", Status.CANNOT_TELL: "❔"}
@@ -69,14 +74,13 @@ def headline(found: Comparison) -> str:
     str
         One line.
     """
-    counts = Counter({SLOWER: alone(found)} if alone(found) else {})
-    counts.update(change.kind.value for change in found.worse)
-    parts = [*slower(found), *(f"{count} × {what}" for what, count in counts.items())] or [summary_sentences(found)]
-    return f"{WORDS[found.status]}: {', '.join(parts)}"
+    return f"{WORDS[found.status]}: {', '.join(worse_counts(found)) or summary_sentences(found)}"
 
 
-def slower(found: Comparison) -> list[str]:
-    """Clauses about what is slower as a whole and counts: the first, and how many others.
+def worse_counts(found: Comparison) -> list[str]:
+    """Clauses about what is worse: what is slower, then how many there are of each other kind of change.
+
+    A count stands behind its kind: "3 × more memory" would be read as three times the memory.
 
     Parameters
     ----------
@@ -86,26 +90,27 @@ def slower(found: Comparison) -> list[str]:
     Returns
     -------
     list[str]
-        One clause or two.
+        Clauses, such as "more memory in 3 places"; none where nothing is worse.
     """
+    count = _alone(found)
+    cells = [f"{count} {'cell is' if count == 1 else 'cells are'} slower"] if count else []
+    kinds = Counter(change.kind.value for change in found.worse)
+    return [
+        *_slower(found),
+        *cells,
+        *(f"{kind} in {number} {'place' if number == 1 else 'places'}" for kind, number in kinds.items()),
+    ]
+
+
+def _slower(found: Comparison) -> list[str]:
+    """Clauses about what is slower as a whole and counts: the first, and how many others."""
     parts = [whole(one) for one in found.slower_as_a_whole]
     more = len(parts) - NAMED
     return [*parts[:NAMED], *([f"{more} more implementations slower"] if more > 0 else [])]
 
 
-def alone(found: Comparison) -> int:
-    """Number of cells that are slower and not part of something that is slower as a whole.
-
-    Parameters
-    ----------
-    found
-        The comparison.
-
-    Returns
-    -------
-    int
-        A count.
-    """
+def _alone(found: Comparison) -> int:
+    """Number of cells that are slower and not part of something that is slower as a whole."""
     wholes = {(one.implementation, one.device, one.dtype) for one in found.slower_as_a_whole}
     places = [{(one.implementation, one.device, one.dtype), ("", one.device, "")} for one in found.slower]
     return sum(not wholes & place for place in places)
@@ -129,8 +134,8 @@ def whole(one: Finding) -> str:
     beyond = abs(math.log(one.most / one.ratio.value)) > math.log(SAME) and most > by
     all_of = f"all {one.cells}" if one.changed == one.cells else f"{one.changed} of {one.cells}"
     ignored = " (ignored)" if one.ignored else ""
-    clause = f"{name} is {by:.0%} {one.verdict.value}{ignored}, {all_of} cells{f', one by {most:.0%}' * beyond}"
-    return clause.replace("%", " %")
+    clause = f"{name} is {percent(by)} {one.verdict.value}{ignored}, {all_of} cells"
+    return clause + (f", one by {percent(most)}" if beyond else "")
 
 
 def summary_sentences(found: Comparison) -> str:
@@ -183,7 +188,7 @@ def seen(found: Comparison) -> list[str]:
 
 def _seen(one: Machine) -> str:
     limits = ((one.seen_implementation, "an implementation"), (one.seen_cell, "one cell"))
-    told = [f"{limit - 1:.0%} in {what}".replace("%", " %") for limit, what in limits if limit is not None]
+    told = [f"{percent(limit - 1)} in {what}" for limit, what in limits if limit is not None]
     return f"would have seen {', '.join(told)}"
 
 
@@ -316,22 +321,23 @@ def rule(found: Comparison) -> list[str]:
         return []
     unit = f"times of {found.yardstick}, as measured in the same run" if found.yardstick else "milliseconds"
     first = (
-        f"Times are {unit}: a tenth of the calls of a process run take less; the mean over process runs. A ratio is"
-        " new ÷ base, with what the machine did taken off. An implementation or a cell is faster or slower if its ratio"
-        " is beyond 5 % and its interval among all, which allows for how many there are, lies beyond 2 % (of such"
-        f" findings {FALSE:.0%} are false); a cell is the same if its own 95 % interval lies within {SAME - 1:.0%};"
-        " else unclear. A file of rules may set other thresholds."
+        f"Times are {unit}: the {percent(QUANTILE)} quantile of the calls of a process run, averaged over the process"
+        " runs of the cell. A ratio is new ÷ base, with what the machine did taken off. An implementation or a cell is"
+        " faster or slower if its ratio is beyond 5 % and its interval among all, which allows for how many there are,"
+        f" lies beyond 2 % (of such findings {percent(FALSE)} are false); a cell is the same if its own 95 % interval"
+        f" lies within {percent(SAME - 1)}; else unclear. A file of rules may set other thresholds."
     )
     return [first, *(_machine(one) for one in found.machines), *_offer(found)]
 
 
 def _machine(one: Machine) -> str:
     by = ", ".join(f"{name} {factor:.3f}" for name, factor in one.yardsticks) or "none was measured in both runs"
+    scatter, cell, implementation = (percent(each, 1) for each in (one.scatter, *one.luck))
     return (
         f"{one.device}: the machine is taken to be {one.factor.value:.3f} times as slow as in the base"
         f" ({one.factor.low:.3f} to {one.factor.high:.3f}); yardsticks: {by}. By {one.cells} cells process runs scatter"
-        f" by {one.scatter:.1%}, and from one run to the next a cell by another {one.luck[0]:.1%} and an implementation"
-        f" by {one.luck[1]:.1%}."
+        f" by {scatter}, and from one run to the next a cell by another {cell} and an implementation by"
+        f" {implementation}."
     )
 
 
@@ -341,7 +347,7 @@ def _offer(found: Comparison) -> list[str]:
     told = ", ".join(text for text, limit in limits.items() if limit > ENOUGH)
     if not told:
         return []
-    said = f"This comparison {told} ({POWER:.0%} of the time, in the median one). "
+    said = f"This comparison {told} ({percent(POWER)} of the time, in the median one). "
     if len({one.implementation for one in found.speeds}) < IMPLEMENTATIONS and not found.yardstick:
         said += (
             f"Fewer than {IMPLEMENTATIONS} implementations do not tell the machine from the code: time one beside them"
@@ -349,7 +355,8 @@ def _offer(found: Comparison) -> list[str]:
         )
     if found.threads > 1 and any(one.device == "cpu" for one in found.machines):
         said += f"Calls on one core (--threads 1) may scatter much less than on {found.threads}. "
-    offer = "to see less, measure both in the same minutes: attention-conformance compare-revisions --base REVISION"
+    offer = "to find smaller changes, time both revisions in the same minutes: "
+    offer += "attention-conformance compare-revisions --base REVISION"
     return [said + offer[:1].upper() + offer[1:]]
 
 
@@ -368,7 +375,8 @@ def files(found: Comparison) -> pd.DataFrame:
     """
     frame = by_file([*found.base, *found.new])
     frame.insert(0, "run", ["base"] * len(found.base) + ["new"] * len(found.new))
-    return frame
+    # The run tells files of one name apart, as those of two folders mostly are.
+    return frame.assign(file=[*labels(found.base), *labels(found.new)])
 
 
 def _time(one: float, yardstick: str) -> str:
@@ -403,7 +411,7 @@ def terminal(found: Comparison) -> str:
 def _rows(title: str, frame: pd.DataFrame) -> str:
     shown = frame.head(LINES).map(printable)
     text = tabulate(shown.values.tolist(), list(shown.columns), disable_numparse=True)
-    more = f"\n… and {len(frame) - LINES} more, which --json and --markdown have" if len(frame) > LINES else ""
+    more = f"\n… and {len(frame) - LINES} more, which --json has" if len(frame) > LINES else ""
     return (f"{title}\n\n" if title else "") + text + more
 
 
@@ -428,15 +436,15 @@ def comment(found: Comparison) -> str:
     str
         Markdown, short enough for a comment.
     """
-    sections = [f"### {_SIGNS[found.status]} Attention: {inert(headline(found))}"]
-    sections += [f"**Cannot tell**: {inert(why)}." for why in found.unfit]
+    sections = [f"### {_SIGNS[found.status]} Attention: {inert(shortened(headline(found), LONG))}"]
+    sections += [f"**Cannot tell**: {inert(why)}." for why in _first(found.unfit)]
     rest = [inert(unclear(found))] if unclear(found) else []
     worse, changed = changes(found.changes, [Level.WORSE]), speeds(found, [Verdict.SLOWER])
     for frame in (worse, wholes(found), changed.drop(columns="why unclear")):
         if not frame.empty:
-            sections.append(table(frame.head(SHOWN).map(inert)))
+            sections.append(table(frame.head(SHOWN)))
         if len(frame) > SHOWN:
-            rest.append(fold(f"All {len(frame)}", table(frame.map(inert))))
+            rest.append(fold(f"All {len(frame)}", table(frame)))
     for title, frame in (
         ("Faster", speeds(found, [Verdict.FASTER]).drop(columns="why unclear")),
         ("Better", changes(found.changes, [Level.BETTER])),
@@ -444,14 +452,33 @@ def comment(found: Comparison) -> str:
         ("The same", speeds(found, [Verdict.SAME]).drop(columns="why unclear")),
     ):
         if not frame.empty:
-            rest.append(fold(f"{title}: {len(frame)}", table(frame.map(inert))))
-    said = [summary_sentences(found), *rules(found), *rule(found), *found.notes]
-    how = [*map(inert, said), table(files(found).map(inert))]
+            rest.append(fold(f"{title}: {len(frame)}", table(frame)))
+    said = [summary_sentences(found), *rules(found), *rule(found), *_first(found.notes)]
+    read = files(found)
+    more = [f"{len(read) - LINES} more files are in the JSON."] if len(read) > LINES else []
+    how = [*map(inert, said), table(read.head(LINES)), *more]
     ending = fold("How it was judged, and what was read", "\n\n".join(how))
-    for part in rest:
-        too_long = sum(len(one.encode()) for one in (*sections, part, ending)) > LONGEST
-        sections.append("A table is left out, as this comment would be too long." if too_long else part)
-    return "\n\n".join([*dict.fromkeys(sections), ending]) + "\n"
+    return _fitted(sections, rest, ending)
+
+
+def _first(texts: Sequence[str]) -> list[str]:
+    """The first SHOWN of some sentences, each of LONG characters at most, and how many others there are."""
+    more = len(texts) - SHOWN
+    return [*(shortened(text, LONG) for text in texts[:SHOWN]), *([f"{more} more"] if more > 0 else [])]
+
+
+def _fitted(sections: Sequence[str], rest: Sequence[str], ending: str) -> str:
+    """The parts of a comment within LONGEST bytes; the sections have precedence, then the ending."""
+    parts = [*sections, *rest, ending]
+    last = len(parts) - 1
+    room = LONGEST - len(LEFT_OUT.encode()) - 2
+    for at in (*range(len(sections)), last, *range(len(sections), last)):
+        size = len(parts[at].encode()) + 2  # with the empty line behind it
+        if size > room:
+            parts[at] = LEFT_OUT
+        else:
+            room -= size
+    return "\n\n".join(dict.fromkeys(parts)) + "\n"
 
 
 def document(found: Comparison) -> dict[str, Any]:

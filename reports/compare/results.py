@@ -60,11 +60,12 @@ def changes(base: Iterable[Result], new: Iterable[Result], rules: Rules, *, cut:
     list[Change]
         Changes in the order of the base run.
     """
-    before, after = ({_key(result): result for result in side} for side in (base, new))
+    before, after = ({key_of(result): result for result in side} for side in (base, new))
     found = []
     for key in dict.fromkeys((*before, *after)):
+        rules.consult(**dict(zip(CASE, key, strict=True)))
         old, now = before.get(key), after.get(key)
-        change = outcome_change(key, old, now) or accuracy_change(key, old, now, rules)
+        change = _outcome_change(key, old, now) or _accuracy_change(key, old, now, rules)
         if change is not None and not (cut and change.kind is Kind.RESULT):
             found.append(with_rules(change, rules, case=change.name))
     return found
@@ -93,23 +94,8 @@ def with_rules(change: Change, rules: Rules, **name: str) -> Change:
     return change
 
 
-def outcome_change(key: Key, old: Result | None, new: Result | None) -> Change | None:
-    """Change from one outcome to the other, None if there is none.
-
-    Parameters
-    ----------
-    key
-        Implementation, device, dtype and case.
-    old
-        Result of the base run.
-    new
-        Result of the new run.
-
-    Returns
-    -------
-    Change | None
-        The change.
-    """
+def _outcome_change(key: Key, old: Result | None, new: Result | None) -> Change | None:
+    """Change from one outcome to the other, None if there is none."""
     before, after = (None if one is None else one.outcome for one in (old, new))
     texts = _outcome_text(old), _outcome_text(new)
     if before is after:
@@ -120,25 +106,8 @@ def outcome_change(key: Key, old: Result | None, new: Result | None) -> Change |
     return Change(kind, level, *key, *texts)
 
 
-def accuracy_change(key: Key, old: Result | None, new: Result | None, rules: Rules) -> Change | None:
-    """A share of the bound that moved by more than the rules allow, of a case that is kept in both runs.
-
-    Parameters
-    ----------
-    key
-        Implementation, device, dtype and case.
-    old
-        Result of the base run.
-    new
-        Result of the new run.
-    rules
-        Thresholds and what is ignored.
-
-    Returns
-    -------
-    Change | None
-        The change.
-    """
+def _accuracy_change(key: Key, old: Result | None, new: Result | None, rules: Rules) -> Change | None:
+    """Share of the bound that moved by more than the rules allow, of a case that is kept in both runs."""
     if old is None or new is None or old.outcome not in _KEPT or new.outcome not in _KEPT:
         return None
     place = dict(zip(CASE, key, strict=True))
@@ -174,7 +143,19 @@ def drift(key: Key, old: float | None, new: float | None, factor: float) -> Chan
     return None
 
 
-def _key(result: Result) -> Key:
+def key_of(result: Result) -> Key:
+    """Key of a result.
+
+    Parameters
+    ----------
+    result
+        A result of conformance.
+
+    Returns
+    -------
+    Key
+        Implementation, device, dtype and case.
+    """
     return result.implementation, result.device, result.dtype, result.case
 
 

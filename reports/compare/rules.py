@@ -40,9 +40,6 @@ THRESHOLDS = {"least": LEAST, "margin": MARGIN, "memory": MEMORY, "accuracy": AC
 #: What a rule can ignore.
 IGNORABLE = (SLOWER, *(kind.value for kind in Kind))
 
-#: What was called otherwise.
-RENAMED = {"struck out": Kind.INVALID.value}
-
 
 @dataclass
 class Rule:
@@ -119,6 +116,18 @@ class Rules:
         matching = [rule for rule in self.rules if rule.matches(place)]
         return any(what in rule.ignore for rule in matching)
 
+    def consult(self, **place: str) -> None:
+        """Mark the rules that match here, whether or not there is anything to decide.
+
+        Parameters
+        ----------
+        place
+            Implementation, device, dtype, and workload or case.
+        """
+        for rule in self.rules:
+            if not rule.matched:
+                rule.matches(place)
+
     @property
     def idle(self) -> list[str]:
         """A note on every rule that matched nothing."""
@@ -168,9 +177,6 @@ def _rule(path: Path, number: int, table: Mapping[str, Any]) -> Rule:
     ignore = table.get("ignore", [])
     unknown = [one for one in ignore if one not in IGNORABLE] if isinstance(ignore, list) else [ignore]
     if unknown:
-        now = RENAMED.get(unknown[0]) if isinstance(unknown[0], str) else None
-        if now:
-            raise ReportError(f"{path}: {where} ignores {unknown[0]!r}, which is now {now!r}")
         raise ReportError(f"{path}: {where} ignores {unknown[0]!r}, expected some of {', '.join(IGNORABLE)}")
     if not thresholds and not ignore:
         raise ReportError(f"{path}: {where} says nothing: it has no threshold and ignores nothing")

@@ -16,6 +16,7 @@ from attention_conformance.reports.compare.results import drift, with_rules
 from attention_conformance.reports.compare.rules import Rules
 from attention_conformance.reports.input.bench import CELL, key_of
 from attention_conformance.reports.input.records import Records
+from attention_conformance.reports.text import percent
 
 #: Bytes that a call may need more without it being said: what an allocator takes at once.
 LEAST_BYTES = 1 << 20
@@ -43,8 +44,11 @@ CALLS = 5
 Key = tuple[str, str, str, str]
 
 
-def changes(base: Records, new: Records, rules: Rules) -> list[Change]:
+def changes(base: Records, new: Records, rules: Rules, *, memory: bool = True) -> list[Change]:
     """Missing, new and invalid cells, more and less memory, and shares of the bound that moved.
+
+    How much memory a call takes depends on the machine and on the number of threads, so that of runs which differ in
+    these it is not compared.
 
     Parameters
     ----------
@@ -54,6 +58,8 @@ def changes(base: Records, new: Records, rules: Rules) -> list[Change]:
         Records of the new run.
     rules
         Thresholds and what is ignored.
+    memory
+        Whether memory is compared.
 
     Returns
     -------
@@ -63,24 +69,26 @@ def changes(base: Records, new: Records, rules: Rules) -> list[Change]:
     before, after = ({key_of(cell): cell for cell in side.cells} for side in (base, new))
     found: list[Change] = []
     for key in dict.fromkeys((*before, *after)):
+        rules.consult(**dict(zip(CELL, key, strict=True)))
         old, now = before.get(key), after.get(key)
         step = STEPS.get((_outcome(old), _outcome(now)))
         if step:
             found.append(Change(*step, *key, _outcome_text(old), _outcome_text(now)))
         elif old and now and old["outcome"] == now["outcome"] == TIMED:
-            found += _drifts(key, old, now, rules)
+            found += _drifts(key, old, now, rules, memory=memory)
     return [with_rules(change, rules, workload=change.name) for change in found]
 
 
 def _drifts(
-    key: tuple[str, str, str, str], old: Mapping[str, Any], new: Mapping[str, Any], rules: Rules
+    key: Key, old: Mapping[str, Any], new: Mapping[str, Any], rules: Rules, *, memory: bool
 ) -> Iterable[Change]:
     place = dict(zip(CELL, key, strict=True))
     accuracy = drift(key, old.get("share"), new.get("share"), rules.threshold("accuracy", **place))
     if accuracy:
         yield accuracy
     before, after = (one.get("memory_bytes") for one in (old, new))
-    if before is None or after is None or old.get("memory_method") != new.get("memory_method"):
+    alike = memory and old.get("memory_method") == new.get("memory_method")
+    if before is None or after is None or not alike:
         return
     factor = rules.threshold("memory", **place)
     texts = tuple(f"{number / 2**20:.1f} MiB" for number in (before, after))
@@ -176,8 +184,8 @@ def taken_off(found: Sequence[Machine]) -> list[str]:
     """
     moved = [(f"{name} on {one.device}", by) for one in found for name, by in one.workloads]
     return [
-        f"{name} is {abs(by - 1):.0%} {(Verdict.SLOWER if by > 1 else Verdict.FASTER).value} in all implementations"
-        " together, which is taken to be the machine's".replace("%", " %")
+        f"{name} is {percent(abs(by - 1))} {(Verdict.SLOWER if by > 1 else Verdict.FASTER).value} in all"
+        " implementations together, which is taken to be the machine's"
         for name, by in moved
         if not 1 / LEAST < by < LEAST
     ]

@@ -13,7 +13,7 @@ from attention_conformance.reports.history.levels import Level
 from attention_conformance.reports.history.series import History, Series, changed_versions
 from attention_conformance.reports.input.bench import CELL
 from attention_conformance.reports.schemas import Step
-from attention_conformance.reports.text import NONE, code, digits, escape, fold, inert, table, words
+from attention_conformance.reports.text import NONE, code, digits, fold, inert, table, words
 
 #: Columns of a trend, and the eighths of a line that it is drawn with; the newest runs are shown.
 COLUMNS = 40
@@ -105,16 +105,16 @@ def page(found: History) -> str:
         shown[["implementation", "workload"]] = [name_of(row) for row in steps.to_dict("records")]
         shown["ratio"] = steps["ratio"].map(digits)
         shown = shown.drop(columns=["level", "cells", "of"])
-        shown = shown.rename(columns={"before": "before, ms", "after": "after, ms"}).map(inert)
+        shown = shown.rename(columns={"before": "before, ms", "after": "after, ms"})
         parts.append(table(shown.head(SHOWN)))
         parts += [fold(f"All {len(shown)}", table(shown))] if len(shown) > SHOWN else []
     if found.series:
         parts += ["## Cells", f"Oldest run left, at most the last {COLUMNS}; │ is a change.", table(_trends(found))]
     if found.tallies:
         last = tallies(found).groupby(["implementation", "device"], sort=False).last().reset_index()
-        parts += ["## Conformance, in the last run of each", table(last.rename(columns=words).map(inert))]
+        parts += ["## Conformance, in the last run of each", table(last.rename(columns=words))]
     if found.refused:
-        reasons = (f"* {code(name)}: {escape(reason)}" for name, reason in found.refused.items())
+        reasons = (f"* {code(name)}: {inert(reason)}" for name, reason in found.refused.items())
         parts.append(fold("Refused files", "\n".join(reasons)))
     return "\n\n".join(parts) + "\n"
 
@@ -141,7 +141,7 @@ def _trends(found: History) -> pd.DataFrame:
                 "trend": trend(one),
             }
         )
-    return pd.DataFrame(rows).map(inert)
+    return pd.DataFrame(rows)
 
 
 def trend(series: Series) -> str:

@@ -70,9 +70,10 @@ def history(*places: Path) -> History:
     """
     paths = in_places(places)
     found, refused = History(), 0
+    only = places[0] if len(places) == 1 else None  # of several folders two files may have one name
     points: dict[tuple[Key, str], list[Point]] = {}
     for path in paths:
-        name = next((str(path.relative_to(folder)) for folder in places if folder in path.parents), str(path))
+        name = str(path.relative_to(only)) if only and only in path.parents else str(path)
         try:
             for file, records in _runs(path, name):
                 found.files += 1

@@ -32,20 +32,17 @@ def worse(found: Comparison | None) -> Answer:
         return Answer("worse", QUESTION, "Not known: this page was made without a base run to compare with.")
     slower = sorted(found.slower, key=lambda cell: -cell.ratio.value)
     groups = [_group("Slower", len(slower), list(map(_slower, slower)))] if slower else []
-    alone = pages.alone(found)
-    counts = [*pages.slower(found), *([f"{alone} {'cell is' if alone == 1 else 'cells are'} slower"] if alone else [])]
     rows = pages.changes(found.changes, [Level.WORSE]).to_dict("records")
     for kind in dict.fromkeys(row["change"] for row in rows):
         some = [row for row in rows if row["change"] == kind]
         items = [Cell(f"{row['implementation']} {row['dtype']} {row['where']}", tip=row[FIRST]) for row in some]
         number_of = sum(row["number"] for row in some)
         groups.append(_group(kind.capitalize(), number_of, items))
-        counts.append(f"{number_of} × {kind}")
     told = pages.summary_sentences(found)
     clear = found.results > 0 or not all(map(_unclear, found.speeds))
     nothing = "Nothing for certain" if found.unfit or any(map(_unclear, found.speeds)) else "Nothing"
     leads = {
-        Status.WORSE: f"Worse: {', '.join(counts)}.",
+        Status.WORSE: f"Worse: {', '.join(pages.worse_counts(found))}.",
         Status.NOTHING_WORSE: f"{nothing}: {told}.",
         Status.CANNOT_TELL: f"{nothing}: {told}." if clear else f"It cannot be told: {told}.",
     }
@@ -65,6 +62,22 @@ def _group(label: str, count: int, items: list[Cell]) -> Group:
 def tables(found: Comparison) -> list[Table]:
     """Times that are known to have changed or not, what is slower first; then everything else, what is worse first."""
     return [each for each in (_speeds(found), _changes(found)) if each.rows]
+
+
+def notes(found: Comparison) -> list[str]:
+    """Notes on a comparison, a paragraph each: how the times were judged, and what a reader should know.
+
+    Parameters
+    ----------
+    found
+        The comparison.
+
+    Returns
+    -------
+    list[str]
+        Sentences as the terminal has them: many begin with a name, and one ends with a command.
+    """
+    return [*pages.rule(found), *found.notes]
 
 
 def _speeds(found: Comparison) -> Table:
@@ -87,7 +100,7 @@ def _speeds(found: Comparison) -> Table:
     )
     numbers = ("ratio", "base", "new")
     heads = columns("implementation", "workload", "device", "dtype", "verdict", *numbers, "why", numbers=numbers)
-    return Table("speed-changes", "Times since the base run", heads, rows, " ".join(pages.rule(found)))
+    return Table("speed-changes", "Times since the base run", heads, rows)
 
 
 def _changes(found: Comparison) -> Table:
@@ -101,7 +114,7 @@ def _changes(found: Comparison) -> Table:
             rows.append((verdict, *cells, count, where, first, Cell(row["device"])))
     titles = ("verdict", "change", "implementation", "dtype", "number", "where", FIRST, "device")
     heads = columns(*titles, numbers=("number",))
-    return Table("other-changes", "Conformance, accuracy, memory and cells", heads, tuple(rows), " ".join(found.notes))
+    return Table("other-changes", "Conformance, accuracy, memory and cells", heads, tuple(rows))
 
 
 def _slower(cell: Speed) -> Cell:

@@ -11,7 +11,7 @@ from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.ledger import divergence as given
 from attention_conformance.conformance.ledger.questions import DTYPE, Question
 from attention_conformance.reports.html.views import Answer, Cell, Column, Group, Table, columns, link, number
-from attention_conformance.reports.model import tables
+from attention_conformance.reports.model import groups, tables
 from attention_conformance.reports.text import NONE, share, shortened, words
 
 #: The clause of each operator that says what a fully masked row gives.
@@ -37,7 +37,7 @@ WORDS = {
 RANK = {"failed": 4, "known-deviation": 3, "advisory": 2, "passed": 1, "unsupported": 0, "not-applicable": 0}
 
 #: What the parts of the spec are called.
-PARTS = {"SDPA": "Attention", "DEC": "Decoding", "MHA": "Multi-head layer", "SUB": "Sub-layer", "GRAD": "Gradients"}
+PARTS = {"SDPA": "Attention", **groups.PARTS}
 
 VERDICTS = {
     "failed": "fails",
@@ -68,8 +68,7 @@ def conforms(table: pd.DataFrame) -> Answer:
     for row in table.to_dict("records"):
         executed = row["passed"] + row["failed"] + row["known-deviation"] + row["advisory"]
         counts = ", ".join(f"{row[outcome]} {words(outcome)}" for outcome in tables.shown_outcomes(table))
-        name = " ".join((row["implementation"], row["device"])) if several else row["implementation"]
-        item = Cell(name, tip=counts, link="#implementations")
+        item = Cell(_name((row["implementation"], row["device"]), several), tip=counts, link="#implementations")
         label = ("Nothing executed", "unsupported")
         if executed:
             label = ("No failure, no deviation", "passed")
@@ -96,13 +95,15 @@ def masked_rows(frame: pd.DataFrame, results: Sequence[Result]) -> Answer | None
     about = frame["clauses"].str.contains("|".join(rf"\b{name}\b" for name in named)) | frame["broken"].isin(named)
     judged = tables.judgements(frame[about & frame["outcome"].isin(tables.EXECUTED)])
     judged = judged[judged["clause"].isin(named)]
-    answered = {found.operator: found for found in given.answers(results)}
-    groups: list[Group] = []
+    answered = {each.operator: each for each in given.answers(results)}
+    several = frame["device"].nunique() > 1
+    found: list[Group] = []
     for operator, clause in MASKED_ROWS.items():
-        groups += _groups(operator, clause, judged[judged["clause"] == clause], answered.get(operator))
-    if not groups:
+        of = judged[judged["clause"] == clause]
+        found += _groups(operator, clause, of, answered.get(operator), several=several)
+    if not found:
         return None
-    sdpa = [group for group in groups if group.label.startswith(given.OPERATORS["sdpa"])] or groups
+    sdpa = [group for group in found if group.label.startswith(given.OPERATORS["sdpa"])] or found
     count = {
         look: sum(len(group.items) for group in sdpa if group.look == look) for look in ("passed", "known-deviation")
     }
@@ -111,25 +112,34 @@ def masked_rows(frame: pd.DataFrame, results: Sequence[Result]) -> Answer | None
     )
     note = "Right: a query that no key may answer gives zeros, however it was masked. Links lead to the cases."
     question = "Which implementations are right about fully masked rows?"
-    fold = "Layers and gradients" if any(group.folded for group in groups) else ""
-    return Answer("empty-rows", question, lead, tuple(groups), note, "divergence", fold)
+    fold = "Layers and gradients" if any(group.folded for group in found) else ""
+    return Answer("empty-rows", question, lead, tuple(found), note, "divergence", fold)
 
 
-def _groups(operator: str, clause: str, judged: pd.DataFrame, answered: given.Answers | None) -> list[Group]:
+def _name(who: Who, several: bool) -> str:
+    """Name of an implementation, with its device where there are several."""
+    return " ".join(who) if several else who[0]
+
+
+def _groups(
+    operator: str, clause: str, judged: pd.DataFrame, answered: given.Answers | None, *, several: bool
+) -> list[Group]:
     executed = dict.fromkeys(zip(judged["implementation"], judged["device"], strict=True))
     bad = judged[judged["outcome"].isin(_WRONG)].drop_duplicates(["implementation", "device"])
     wrong: dict[Who, Cell] = {}
     for row in bad.to_dict("records"):
         who = (row["implementation"], row["device"])
-        wrong[who] = Cell(who[0], tip=row["error_pattern"] or row["reason"], link=link("clause", clause, *who))
+        tip = row["error_pattern"] or row["reason"]
+        wrong[who] = Cell(_name(who, several), tip=tip, link=link("clause", clause, *who))
     silent: dict[Who, Cell] = {}
     for who, said in _answers_of(answered).items():
         otherwise = [(question, text) for question, text in said if text.startswith(BOLD)]
         if otherwise:
-            wrong[who] = _differs(who, otherwise)
+            wrong[who] = _differs(who, otherwise, several)
         elif who not in executed and said and all(text == given.UNSUPPORTED for _, text in said):
-            silent[who] = Cell(who[0], tip="has no way to mask a whole row", link=link("clause", clause, *who))
-    right = {who: Cell(who[0], link=link("clause", clause, *who)) for who in executed if who not in wrong}
+            tip = "has no way to mask a whole row"
+            silent[who] = Cell(_name(who, several), tip=tip, link=link("clause", clause, *who))
+    right = {who: Cell(_name(who, several), link=link("clause", clause, *who)) for who in executed if who not in wrong}
     title = given.OPERATORS[operator]
     labels = (
         ("right", "passed", right),
@@ -151,12 +161,12 @@ def _answers_of(answered: given.Answers | None) -> Mapping[Who, list[tuple[Quest
     return {who: [(question, row[number]) for number, question in at] for who, row in answered.answers.items()}
 
 
-def _differs(who: Who, otherwise: Sequence[tuple[Question, Any]]) -> Cell:
+def _differs(who: Who, otherwise: Sequence[tuple[Question, Any]], several: bool) -> Cell:
     by_text: dict[str, list[str]] = {}
     for question, text in otherwise:
         by_text.setdefault(text.strip("*"), []).append(question.text.removeprefix(BEGINS))
     tip = "; ".join(f"{text} ({', '.join(ways)})" for text, ways in by_text.items())
-    return Cell(who[0], tip=tip, link=link("result", *who, DTYPE, otherwise[0][0].case))
+    return Cell(_name(who, several), tip=tip, link=link("result", *who, DTYPE, otherwise[0][0].case))
 
 
 def implementations(table: pd.DataFrame) -> Table:
@@ -204,7 +214,7 @@ def _matrix(prefix: str, long: pd.DataFrame) -> Table:
         should = "" if named["level"] in ("MUST", "") else f" ({named['level']})"
         head = Cell(f"{clause} {named['title']}{should}", tables.clause_order(clause)[1], link=link("clause", clause))
         rows.append((head, *(_result_cell(cells.get((clause, *each))) for each in who)))
-    heads = [Column("clause"), *(Column(" ".join(each) if several else each[0], narrow=True) for each in who)]
+    heads = [Column("clause"), *(Column(_name(each, several), narrow=True) for each in who)]
     return Table(f"matrix-{prefix.lower()}", f"{prefix}: {PARTS.get(prefix, prefix)}", tuple(heads), tuple(rows))
 
 
@@ -265,7 +275,7 @@ def _table(found: given.Answers, several: bool) -> Table:
         head = (Cell(question.text, at), Cell(question.right))
         cells = (answer(found.answers[who][at], link("result", *who, DTYPE, question.case)) for who in others)
         rows.append((*head, *cells))
-    names = {who: " ".join(who) if several else who[0] for who in found.answers}
+    names = {who: _name(who, several) for who in found.answers}
     right = [f"{names[who]} ({_supported(row)})" for who, row in found.answers.items() if who not in others]
     note = f"In {DTYPE}, one case for each question."
     if right:

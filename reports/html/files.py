@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from attention_conformance.reports.html.views import Cell, Table, columns
-from attention_conformance.reports.input.records import Source, by_file
+from attention_conformance.reports.input.records import Source, by_file, labels
 from attention_conformance.reports.text import settings
 
 
@@ -25,4 +25,5 @@ def table(sources: Sequence[Source]) -> Table:
 
 def environments(sources: Sequence[Source]) -> list[tuple[str, list[str]]]:
     """Machine and settings of each file, a line for each setting."""
-    return [(one.path.name, [f"{name}: {text}" for name, text in settings(one.environment)]) for one in sources]
+    lines = [[f"{name}: {text}" for name, text in settings(one.environment)] for one in sources]
+    return list(zip(labels(sources), lines, strict=True))

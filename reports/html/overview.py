@@ -9,12 +9,16 @@ from typing import Any
 import pandas as pd
 
 from attention_conformance.reports.html.conformance import RANK, WORDS
-from attention_conformance.reports.html.views import link
+from attention_conformance.reports.html.views import link, rows_of
 from attention_conformance.reports.model import groups, tables
 
-#: Units of the picture: a column of the upper and of the lower block, a row, what is left empty between two, the labels
-#: at the left, and the names below the upper block.
-WIDE, NARROW, HIGH, GAP, LABELS, NAMES = 20, 12, 14, 1, 140, 88
+#: Units of the picture: a column of the upper and of the lower block, a row, what is left empty between two, and the
+#: labels at the left.
+WIDE, NARROW, HIGH, GAP, LABELS = 20, 12, 14, 1, 140
+
+#: Names below the upper block: the most letters of one, what each takes of the height (5.5 units of a slope of 60
+#: degrees), and what is empty above and below them.
+LETTERS, LETTER, AROUND = 19, 4.8, 15
 
 #: The least units that a picture is wide, so that one of few implementations is not drawn large.
 LEAST = 620
@@ -43,7 +47,7 @@ class Picture:
 
 def picture(results: pd.DataFrame) -> Picture:
     """The picture of all results: a cell is as serious as the worst of its cases, and a group not asked is empty."""
-    counts = {(row["group"], row["implementation"], row["device"]): row for row in _records(results)}
+    counts = {(row["group"], row["implementation"], row["device"]): row for row in rows_of(groups.by_group(results))}
     who = list(dict.fromkeys(zip(results["implementation"], results["device"], strict=True)))
     several = results["device"].nunique() > 1
     names = {each: " ".join(each) if several else each[0] for each in who}
@@ -53,7 +57,8 @@ def picture(results: pd.DataFrame) -> Picture:
     areas: dict[str, str] = {}
     rows: list[tuple[str, float, float]] = []
     cells: list[dict[str, Any]] = []
-    below = len(above) * HIGH + (NAMES if above else 0)
+    longest = max((len(_shortened(names[each])) for each in plain), default=0)
+    below = len(above) * HIGH + (round(longest * LETTER + AROUND) if above else 0)
     for at, name in enumerate([*above, *(each for each in found if each not in above)]):
         is_above = at < len(above)
         wide = WIDE if is_above else NARROW
@@ -72,11 +77,12 @@ def picture(results: pd.DataFrame) -> Picture:
             said.append((names[each], words, link("group", name, *each)))
         rows.append((name, LABELS - 6, y + HIGH / 2))
         cells.append({"name": name, "y": y, "wide": wide, "cells": said})
-    labels = tuple((names[each], LABELS + (x + 0.5) * WIDE, len(above) * HIGH + 5) for x, each in enumerate(plain))
+    high = len(above) * HIGH + 5
+    labels = tuple((_shortened(names[each]), LABELS + (x + 0.5) * WIDE, high) for x, each in enumerate(plain))
     width = max(LEAST, LABELS + len(plain) * WIDE, *(LABELS + len(row["cells"]) * NARROW for row in cells))
     height = below + (len(rows) - len(above)) * HIGH
     return Picture(width, height, areas, tuple(rows), labels, {"left": LABELS, "high": HIGH, "rows": cells})
 
 
-def _records(results: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(key): value for key, value in row.items()} for row in groups.by_group(results).to_dict("records")]
+def _shortened(name: str) -> str:
+    return name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…"

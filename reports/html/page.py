@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -24,6 +26,9 @@ RESULTS = (
     *("reason", "error_pattern", "message", "profile", "meets", "share"),
 )
 
+#: What a section that an answer links to is written for, where it has another name.
+SECTIONS = {"changes": "compared", "conformance": "implementations", "memory-of": "fastest", "speed": "bench"}
+
 #: Digits of a share in the details.
 SHARE = 3
 
@@ -38,18 +43,20 @@ def _template_variables(model: Model) -> dict[str, Any]:
     """Variables of the template; sections without records are empty."""
     records = model.records
     found = speed.frame(model)
-    shown = {
+    shown: dict[str, Any] = {
         "cut": incomplete(records.sources),
-        "questions": _questions(model, found),
+        "machines": model.machines,
         "divergence": conformance.divergence(records.results),
         "fastest": speed.fastest(found) if len(speed.timed(found)) else None,
-        "counts": speed.counts(found) if len(found) else "",
+        "counts": tables.timing_counts(found) if len(found) else "",
         "bench": speed.every_cell(found) if len(found) else None,
         "memory": speed.memory_table(model.memories) if model.memories else None,
         "kills": [kills.groups(records.faults), kills.kill_matrix(records.faults)] if records.faults else [],
         "kill_verdict": faults.verdict(records.faults, records.cases).replace("**", "") if records.faults else "",
         "changes": changes.tables(model.since) if model.since else [],
+        "compared": model.since is not None,
         "unclear": pages.unclear(model.since) if model.since else "",
+        "notes": changes.notes(model.since) if model.since else [],
         "sources": records.sources,
         "files": files.table(records.sources),
         "envelopes": tables.envelopes(records.sources),
@@ -57,7 +64,14 @@ def _template_variables(model: Model) -> dict[str, Any]:
         "missing": sorted({name for source in records.sources for name in source.not_installed}),
     }
     shown |= _conformance(model)
+    shown["questions"] = [_with_a_link_that_leads(answer, shown) for answer in _questions(model, found)]
     return shown | _data(model, found, shown)
+
+
+def _with_a_link_that_leads(answer: Answer, shown: Mapping[str, Any]) -> Answer:
+    """The answer, without its link where the page has no such section."""
+    leads = not answer.more or shown[SECTIONS.get(answer.more, answer.more)]
+    return answer if leads else replace(answer, more="")
 
 
 def _conformance(model: Model) -> dict[str, Any]:

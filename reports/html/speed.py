@@ -19,14 +19,14 @@ from attention_conformance.reports.html.views import (
     columns,
     link,
     milliseconds,
-    missing,
     number,
+    rows_of,
     size,
 )
 from attention_conformance.reports.input.records import Records
 from attention_conformance.reports.model.memory import RULE
 from attention_conformance.reports.model.model import Model
-from attention_conformance.reports.text import digits, shortened
+from attention_conformance.reports.text import digits, percent, shortened
 
 #: Numbers that not every cell has.  Seconds, bytes, shares.
 NUMBERS = (
@@ -133,15 +133,11 @@ def _optimal(cells: pd.DataFrame) -> pd.Series:
     return best
 
 
-def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
-
-
 def interval(row: Any) -> str:
     """The 95 % interval of a time; of files without one, the range of its samples."""
-    if not missing(row["interval_low"]):
+    if not pd.isna(row["interval_low"]):
         return f"95 % interval {digits(row['interval_low'] * 1e3)} to {milliseconds(row['interval_high'])}"
-    if not missing(row["min"]):
+    if not pd.isna(row["min"]):
         return f"samples from {digits(row['min'] * 1e3)} to {milliseconds(row['max'])}; no interval in this file"
     return ""
 
@@ -149,32 +145,19 @@ def interval(row: Any) -> str:
 def overlap(first: Any, second: Any) -> bool:
     """Whether two times have intervals that overlap, so that none is known to be the shorter one."""
     ends = first["interval_high"], second["interval_low"]
-    return not any(map(missing, ends)) and ends[0] >= ends[1]
-
-
-def counts(cells: pd.DataFrame) -> str:
-    """Number of cells that have a time, and what became of the others."""
-    found = cells["outcome"].value_counts()
-    invalid = ", ".join(cells.loc[cells["outcome"] == "invalid", "implementation"].unique())
-    text = f"{found.get('timed', 0)} cells timed, {found.get('skipped', 0)} skipped,"
-    text += f" {found.get('invalid', 0)} invalid"
-    unstable = cells.loc[cells["outcome"] == "unstable", "implementation"].unique()
-    apart = f" {found['unstable']} unstable: timed, and in no ranking ({', '.join(unstable)})." if len(unstable) else ""
-    known = cells.loc[cells["outcome"] == "known-deviation", "implementation"].unique()
-    said = f" {found['known-deviation']} deviate as recorded in the ledger ({', '.join(known)})." if len(known) else ""
-    return text + (f" ({invalid})." if invalid else ".") + apart + said
+    return not any(map(pd.isna, ends)) and ends[0] >= ends[1]
 
 
 def ranked(cells: pd.DataFrame, family: str, length: int, dtype: str, device: str) -> list[dict[str, Any]]:
     """The timed cells of one workload, fastest first."""
     at = (cells["family"] == family) & (cells["S"] == length) & (cells["dtype"] == dtype) & (cells["device"] == device)
-    return _records(timed(cells[at]).sort_values("median"))
+    return rows_of(timed(cells[at]).sort_values("median"))
 
 
 def fastest(cells: pd.DataFrame) -> Table:
     """One row per workload, device and dtype: the fastest, its time, and by how much it leads."""
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-    for row in _records(timed(cells).sort_values("median", kind="stable")):
+    for row in rows_of(timed(cells).sort_values("median", kind="stable")):
         groups.setdefault((row["workload"], row["device"], row["dtype"]), []).append(row)
     rows = []
     for key in timed(cells)[["workload", "device", "dtype"]].drop_duplicates().itertuples(index=False, name=None):
@@ -223,7 +206,7 @@ def every_cell(cells: pd.DataFrame) -> Table:
     winners, alone = set(best), timed(cells).groupby([*GROUP, "S"])["median"].transform("size") == 1
     winners -= set(alone.index[alone])
     limits = bool((cells["bound_by"] != "").any() or cells["share_of_limit"].notna().any())
-    rows = tuple(_cell(row, at in winners, limits=limits) for at, row in zip(cells.index, _records(cells), strict=True))
+    rows = tuple(_cell(row, at in winners, limits=limits) for at, row in zip(cells.index, rows_of(cells), strict=True))
     titles = ["implementation", "workload", "S", "device", "dtype", "median", "GFLOP/s", "memory", "share of bound"]
     note = (
         "★ the fastest of its workload. Memory: the most bytes that one call held beyond its inputs. Share of bound:"
@@ -239,7 +222,7 @@ def every_cell(cells: pd.DataFrame) -> Table:
 def _cell(row: dict[str, Any], best: bool, *, limits: bool) -> tuple[Cell, ...]:
     mark = MARKS.get(row["outcome"], row["outcome"])
     reason = ": ".join(part for part in (f"{mark} {row['clause']}".strip(), row["reason"]) if part)
-    time = milliseconds(row["median"]) if not missing(row["median"]) else "–"
+    time = milliseconds(row["median"]) if not pd.isna(row["median"]) else "–"
     return (
         Cell(row["implementation"], look="name", link=cell_link(row)),
         Cell(row["workload"], look="name", tip=title(row["workload"])),
@@ -257,7 +240,7 @@ def _cell(row: dict[str, Any], best: bool, *, limits: bool) -> tuple[Cell, ...]:
 
 def _limits(row: dict[str, Any]) -> tuple[Cell, ...]:
     share = row["share_of_limit"]
-    return number(share, None if missing(share) else f"{share:.0%}"), Cell(row["bound_by"])
+    return number(share, None if pd.isna(share) else percent(share)), Cell(row["bound_by"])
 
 
 def cell_link(row: Any) -> str:
@@ -420,7 +403,7 @@ def _lengths(rows: pd.DataFrame) -> str:
 
 
 def _intensity(rows: pd.DataFrame) -> str:
-    known = [value for value in rows["intensity"] if not missing(value)]
+    known = [value for value in rows["intensity"] if not pd.isna(value)]
     return f"{digits(min(known))} to {digits(max(known))} operations a byte" if known else ""
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+import pandas as pd
+
 from attention_conformance.reports.text import NONE, digits
 
 #: Significant digits of a value: more than any measured number means.
@@ -115,6 +117,11 @@ def extras(shown: Iterable[Any]) -> dict[str, Any]:
     return {one.name: one.extras for one in flat if isinstance(one, Table)}
 
 
+def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a table, each as its values by column."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
 def columns(*titles: str, numbers: Sequence[str] = ()) -> tuple[Column, ...]:
     """Columns with these headings, of which some are numbers."""
     return tuple(Column(title, title in numbers) for title in titles)
@@ -126,9 +133,14 @@ def link(kind: str, *parts: str) -> str:
 
 
 def number(value: float | None, text: str | None = None, **more: Any) -> Cell:
-    """A number to three digits, with EXACT of them as its value; a dash where there is none."""
+    """A number to three digits, with EXACT of them as its value; a dash where there is none.
+
+    JSON has no infinity: that is a word which a script reads as the number.
+    """
     if value is None or math.isnan(value):
         return Cell(NONE, "", **more)
+    if math.isinf(value):
+        return Cell(text or ("∞" if value > 0 else "-∞"), "Infinity" if value > 0 else "-Infinity", **more)
     return Cell(digits(value) if text is None else text, float(f"{value:.{EXACT}g}"), **more)
 
 
@@ -143,8 +155,3 @@ def size(count: float) -> str:
         return NONE
     power = min(int(math.log10(count) // 3), len(UNITS) - 1) if count >= 1 else 0
     return f"{digits(count / 1000**power)} {UNITS[power]}"
-
-
-def missing(value: Any) -> bool:
-    """Whether a field is absent: None, or pandas' NaN."""
-    return value is None or (isinstance(value, float) and math.isnan(value))

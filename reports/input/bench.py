@@ -73,22 +73,6 @@ def key_of(cell: Mapping[str, Any]) -> Key:
     return cell["implementation"], cell["device"], cell["dtype"], cell["workload"]
 
 
-def has_identity(record: Mapping[str, Any]) -> bool:
-    """Whether a record has an identity.
-
-    Parameters
-    ----------
-    record
-        Record of a cell.
-
-    Returns
-    -------
-    bool
-        Whether all parts of its key are there.
-    """
-    return all(isinstance(record.get(name), str) for name in CELL)
-
-
 def is_entry(entry: Any) -> bool:
     """Whether something is an entry of the list of cells.
 
@@ -135,21 +119,8 @@ def fault(info: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
     return "" if interval is None or interval[0] <= found.stats.median <= interval[1] else NO_INTERVAL
 
 
-def table_columns(info: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns that the tables have of a timed cell; the interval becomes two columns, the process runs their number.
-
-    Parameters
-    ----------
-    info
-        Fields that the suite adds to a benchmark's record.
-    stats
-        Pytest-benchmark's statistics, in seconds.
-
-    Returns
-    -------
-    dict[str, Any]
-        Values by column; times in seconds.
-    """
+def _table_columns(info: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns that the tables have of a timed cell; the interval becomes two columns, the process runs their number."""
     found = {name: info[name] for name in PROPERTIES if name in info} | {name: stats[name] for name in STATISTICS}
     if info.get("interval"):
         found["interval_low"], found["interval_high"] = info["interval"]
@@ -158,21 +129,8 @@ def table_columns(info: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str
     return found
 
 
-def samples_of(info: Mapping[str, Any], stats: Mapping[str, Any]) -> Samples | None:
-    """The samples of a timed cell, None if the file was written without them.
-
-    Parameters
-    ----------
-    info
-        Fields that the suite adds to a benchmark's record.
-    stats
-        Pytest-benchmark's statistics, in seconds.
-
-    Returns
-    -------
-    Samples | None
-        Seconds of each call, by process run.
-    """
+def _samples_of(info: Mapping[str, Any], stats: Mapping[str, Any]) -> Samples | None:
+    """Samples of a timed cell, by process run, None if the file was written without them."""
     if not stats.get("data"):
         return None
     return Samples.of(stats["data"], info.get("process_runs", ()))
@@ -277,7 +235,11 @@ def _timed(benchmarks: list[Any], refused: Counter[str]) -> tuple[dict[tuple, An
     reasons: dict[tuple, str] = {}
     for benchmark in benchmarks:
         info, stats = (benchmark.get(name) if isinstance(benchmark, dict) else None for name in ("extra_info", "stats"))
-        if not isinstance(info, dict) or not isinstance(stats, dict) or not has_identity(info):
+        if (
+            not isinstance(info, dict)
+            or not isinstance(stats, dict)
+            or not all(isinstance(info.get(name), str) for name in CELL)
+        ):
             refused[NO_CELL] += 1
             continue
         key = key_of(info)
@@ -287,7 +249,7 @@ def _timed(benchmarks: list[Any], refused: Counter[str]) -> tuple[dict[tuple, An
         elif why:
             reasons[key] = why
         else:
-            timed[key] = table_columns(info, stats), samples_of(info, stats)
+            timed[key] = _table_columns(info, stats), _samples_of(info, stats)
     return timed, {key: why for key, why in reasons.items() if key not in timed}
 
 
@@ -307,7 +269,7 @@ def _environment(document: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(threads, dict)
         else {},
         "versions": machine.get("libraries", {}),
-        "flops": ours.get("flops", ""),
+        "flops": ours.get("flops", {}),
     }
     said = ours.get("fingerprint", {})
     cache = (ours.get("plan") or {}).get("cache")

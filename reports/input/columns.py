@@ -1,7 +1,8 @@
 """Dataset of results: the results of many conformance files in one Parquet file, a column for each field.
 
 A fleet's files of JSON lines become one file of a tenth of their size, which data frames and query engines read as it
-is, and reports and histories as they read the files.  Headers are in the file's metadata.  It needs pyarrow.
+is, and reports and histories as they read the files.  Headers are in the file's metadata.  A dataset is made of other
+datasets too, so that new files can be added to one.  It needs pyarrow.
 """
 
 from __future__ import annotations
@@ -29,36 +30,44 @@ TEXTS = ("implementation", "device", "dtype", "case", "outcome", "failure", "bro
 
 
 def write(paths: Sequence[Path], to: Path) -> tuple[int, list[str]]:
-    """Write the results of conformance files as one dataset.
+    """Write the results of conformance files and of datasets as one dataset.
+
+    A run that is there twice is kept once; of two runs with one name, as of a file that is written again every day, the
+    later one has a number behind it.
 
     Parameters
     ----------
     paths
-        Paths of result files of `check`; files of other kinds are left out.
+        Paths of result files of `check`, and of datasets; files of other kinds are left out.
     to
-        The file, which is replaced.
+        The file, which is replaced; it may be one of the datasets.
 
     Returns
     -------
     tuple
-        Number of results, and why files of JSON lines are left out that cannot be read.
+        Number of results, and why files of JSON lines and datasets are left out that cannot be read.
 
     Raises
     ------
     ReportError
-        Without pyarrow, or if no file has results.
+        Without pyarrow, if no file has results, or if the file to replace is a dataset that cannot be read.
     """
     arrow, parquet = _arrow()
-    headers: dict[str, Any] = {}
+    kept: dict[str, Run] = {}
     left_out: list[str] = []
-    columns: dict[str, list[Any]] = {name: [] for name in ("file", *TEXTS, "clauses", "share", "more")}
     for path in paths:
         try:
-            run = result_file.read(path)
-        except ResultFileError as error:
-            left_out += [str(error)] if compressed.kind(path) == ".jsonl" else []
+            found = list(runs(path)) if path.suffix == SUFFIX else [(str(path), result_file.read(path))]
+        except (ResultFileError, ReportError) as error:
+            if path.suffix == SUFFIX and path.exists() and to.exists() and path.samefile(to):
+                raise ReportError(f"{error}; it is not replaced") from None
+            left_out += [str(error)] if compressed.kind(path) in (".jsonl", SUFFIX) else []
             continue
-        name = str(path)
+        for name, run in found:
+            _keep(name, run, kept)
+    headers: dict[str, Any] = {}
+    columns: dict[str, list[Any]] = {name: [] for name in ("file", *TEXTS, "clauses", "share", "more")}
+    for name, run in kept.items():
         headers[name] = {"header": msgspec.to_builtins(run.header), "complete": run.complete}
         for record in map(as_record, run.results):
             columns["file"].append(name)
@@ -78,6 +87,22 @@ def write(paths: Sequence[Path], to: Path) -> tuple[int, list[str]]:
     document = json.dumps({"version": VERSION, "files": headers}, ensure_ascii=False)
     parquet.write_table(table.replace_schema_metadata({KEY: document.encode()}), to, compression="zstd")
     return int(table.num_rows), left_out
+
+
+def _keep(name: str, run: Run, kept: dict[str, Run]) -> None:
+    """Add a run under its name, or under one with a number where another run has that; a run that is there is not."""
+    free, number = name, 1
+    while free in kept:
+        if _recorded(kept[free]) == _recorded(run):
+            return
+        number += 1
+        free = f"{name} ({number})"
+    kept[free] = run
+
+
+def _recorded(run: Run) -> tuple[Any, ...]:
+    """Parts of a run that a dataset has: diagnoses are not among them."""
+    return run.header, run.results, run.complete
 
 
 def runs(path: Path) -> Iterator[tuple[str, Run]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from attention_conformance.conformance.results import from_record
+from attention_conformance.conformance.results import Diagnosis, from_record
 from attention_conformance.reports.input.bench import fault, is_entry, key_of
 from attention_conformance.reports.input.records import BenchRun, Records, ReportError, Samples, Source
 from attention_conformance.reports.schemas import ModelDocument
@@ -57,8 +57,9 @@ def _check(cell: Mapping[str, Any]) -> None:
 
 
 def _source(record: Mapping[str, Any]) -> Source:
-    fields = {name: value for name, value in _tuples(record).items() if name != "name"}
-    return Source(path=Path(record["name"]), **fields)
+    fields = {name: value for name, value in _tuples(record).items() if name not in ("name", "diagnoses")}
+    diagnoses = msgspec.convert(record.get("diagnoses", ()), tuple[Diagnosis, ...])
+    return Source(path=Path(record["name"]), diagnoses=diagnoses, **fields)
 
 
 def _samples(record: Mapping[str, Any]) -> Samples:

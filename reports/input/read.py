@@ -6,7 +6,7 @@ Four kinds are known: the JSON lines of ``pytest conformance --conformance-json`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from attention_conformance.conformance.results import ResultFileError, Run
 from attention_conformance.impls import strict
 from attention_conformance.reports.input import bench, columns, kill_matrix, model_file
 from attention_conformance.reports.input.bench import Cells
-from attention_conformance.reports.input.records import AGAIN, Records, ReportError, Source, text_of
+from attention_conformance.reports.input.records import AGAIN, Records, ReportError, Source, labels, text_of
 
 __all__ = ["Records", "ReportError", "Source", "incomplete", "read"]
 
@@ -162,8 +162,8 @@ def _document(path: Path, text: str) -> Any:
         raise ReportError(f"{path} is neither a conformance result file nor JSON: {error}") from None
 
 
-def incomplete(sources: Iterable[Source]) -> list[str]:
-    """Names of the files that were cut off.
+def incomplete(sources: Sequence[Source]) -> list[str]:
+    """Labels of the files that were cut off.
 
     Parameters
     ----------
@@ -173,6 +173,6 @@ def incomplete(sources: Iterable[Source]) -> list[str]:
     Returns
     -------
     list[str]
-        Names of the files.
+        Labels of the files.
     """
-    return [source.path.name for source in sources if not source.complete]
+    return [label for source, label in zip(sources, labels(sources), strict=True) if not source.complete]

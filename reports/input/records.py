@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,11 +134,40 @@ class Records:
     samples: Mapping[tuple, Samples] = field(default_factory=dict)
 
 
-def by_file(sources: Iterable[Source]) -> pd.DataFrame:
-    """One row per file, with the counts of its records."""
+def labels(sources: Iterable[Source]) -> list[str]:
+    """Labels of some files: the name of each, and its path where others have that name too.
+
+    Parameters
+    ----------
+    sources
+        Files that were read.
+
+    Returns
+    -------
+    list[str]
+        A label for each file, in their order.
+    """
+    paths = [source.path for source in sources]
+    count = Counter(path.name for path in paths)
+    return [path.name if count[path.name] == 1 else str(path) for path in paths]
+
+
+def by_file(sources: Sequence[Source]) -> pd.DataFrame:
+    """One row per file, with the counts of its records.
+
+    Parameters
+    ----------
+    sources
+        Files that were read.
+
+    Returns
+    -------
+    pd.DataFrame
+        Labels, kinds and counts; without columns where there is no file.
+    """
     rows = [
         {
-            "file": source.path.name,
+            "file": label,
             "kind": source.kind,
             "complete": "yes" if source.complete else "no: cut off",
             "read": source.read,
@@ -145,6 +175,6 @@ def by_file(sources: Iterable[Source]) -> pd.DataFrame:
             "refused": sum(source.refused.values()),
             "why refused": "; ".join(f"{count} {why}" for why, count in source.refused.items()),
         }
-        for source in sources
+        for source, label in zip(sources, labels(sources), strict=True)
     ]
     return pd.DataFrame(rows)

@@ -32,7 +32,7 @@ def sections(found: Comparison) -> list[str]:
     ):
         if not frame.empty:
             more = f"\n\n{len(frame) - SHOWN} more are on the HTML page." if len(frame) > SHOWN else ""
-            parts.append(fold(f"{title}: {len(frame)}", table(frame.head(SHOWN).map(inert)) + more))
+            parts.append(fold(f"{title}: {len(frame)}", table(frame.head(SHOWN)) + more))
     if pages.unclear(found):
         parts.append(inert(pages.unclear(found)))
     how = [*pages.rule(found), *found.notes]

@@ -9,7 +9,7 @@ import pandas as pd
 from attention_conformance.conformance.ledger import divergence
 from attention_conformance.conformance.ledger.questions import DTYPE
 from attention_conformance.reports.input.read import Records, Source, incomplete
-from attention_conformance.reports.input.records import by_file
+from attention_conformance.reports.input.records import by_file, labels
 from attention_conformance.reports.markdown import changes
 from attention_conformance.reports.markdown.speed import speed
 from attention_conformance.reports.model import faults, memory, tables
@@ -17,7 +17,6 @@ from attention_conformance.reports.model.model import Model
 from attention_conformance.reports.text import (
     NONE,
     code,
-    escape,
     inert,
     settings,
     share,
@@ -60,19 +59,13 @@ def verdict(model: Model) -> str:
     if not frame.empty:
         lines.append(_conformance_verdict(frame))
     if not cells.empty:
-        counts = cells["outcome"].value_counts()
-        invalid = cells.loc[cells["outcome"] == "invalid", "implementation"].unique()
-        line = f"**Speed**: {_many(counts.get('timed', 0), 'cell')} timed, {counts.get('skipped', 0)} skipped"
-        line += f", {counts.get('invalid', 0)} invalid"
-        unstable = cells.loc[cells["outcome"] == "unstable", "implementation"].unique()
-        apart = f" {counts['unstable']} unstable ({_names(unstable)})." if len(unstable) else ""
-        known = cells.loc[cells["outcome"] == "known-deviation", "implementation"].unique()
-        as_recorded = f" {counts['known-deviation']} deviate as recorded ({_names(known)})." if len(known) else ""
-        lines.append(line + (f" ({_names(invalid)})." if len(invalid) else ".") + apart + as_recorded)
+        lines.append(f"**Speed**: {tables.timing_counts(cells, code)}")
+    if model.machines:
+        lines.append(f"**{inert(model.machines)}**")
     if model.since:
         lines.append(changes.verdict(model.since))
     if records.faults:
-        lines.append(faults.verdict(records.faults, records.cases))
+        lines.append(faults.verdict(records.faults, records.cases, inert))
     return "\n\n".join(lines) or "**Nothing was recorded.**"
 
 
@@ -155,7 +148,7 @@ def matrix(model: Model) -> str:
         parts.append(table(wide.rename_axis(f"{prefix}-", axis="columns").reset_index(names=f"{prefix}-"), left=1))
         named = rows.drop_duplicates("clause")
         titles = (f"{row.number} {row.title}{_should(row.level)}" for row in named.itertuples())
-        parts.append(f"{prefix}: " + " · ".join(titles) + ".")
+        parts.append(inert(f"{prefix}: {' · '.join(titles)}."))
     symbols = tables.SYMBOLS
     parts.append(
         f"{symbols['passed']} every executed case passed · {symbols['failed']}k/n k of n executed cases failed ·"
@@ -193,7 +186,7 @@ def _faults(records: Records) -> list[str]:
         ' Every case of every fault is in `faults.csv`; "cf." marks a thread about the same mechanism elsewhere.',
         table(faults.groups(records.faults), left=2),
         "<details><summary>All faults</summary>",
-        table(faults.table(records.faults)),
+        table(faults.table(records.faults), ready=True),
         "</details>",
     ]
 
@@ -201,15 +194,17 @@ def _faults(records: Records) -> list[str]:
 def origins(sources: tuple[Source, ...]) -> list[str]:
     """Table of the files that the page was made from: records of each that were used, and where they were made."""
     counts = by_file(sources)
+    texts = {name: counts[name].map(inert) for name in ("file", "kind", "complete", "why refused") if len(counts)}
+    counts = counts.assign(**texts)
     counts["complete"] = counts["complete"].replace("no: cut off", "**no: cut off**")
-    parts = ["Records by file:", table(counts), "Environments:"]
+    parts = ["Records by file:", table(counts, ready=True), "Environments:"]
     environments = [
-        f"* {code(source.path.name)}: {escape('; '.join(map(' '.join, settings(source.environment))))}"
-        for source in sources
+        f"* {code(label)}: {inert('; '.join(map(' '.join, settings(source.environment))))}"
+        for source, label in zip(sources, labels(sources), strict=True)
     ]
     missing = sorted({name for source in sources for name in source.not_installed})
     parts.append("\n".join(environments))
-    return [*parts, f"Not installed, so not run: {escape(', '.join(missing))}."] if missing else parts
+    return [*parts, f"Not installed, so not run: {inert(', '.join(missing))}."] if missing else parts
 
 
 def _many(count: int, noun: str) -> str:

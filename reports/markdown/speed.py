@@ -11,7 +11,7 @@ import pandas as pd
 from attention_conformance.bench.workloads.titles import title
 from attention_conformance.reports.input.read import Source
 from attention_conformance.reports.model import tables
-from attention_conformance.reports.text import NONE, code, digits, escape, shortened, table, words
+from attention_conformance.reports.text import NONE, code, digits, inert, shortened, table, words
 
 #: What stands before the clause that a cell without a time breaks.
 SIGNS = {"invalid": "✗", "unstable": "✗", "known-deviation": "≠"}
@@ -24,7 +24,7 @@ def speed(cells: pd.DataFrame, sources: tuple[Source, ...]) -> list[str]:
     """Times and rates by family, device and dtype, then what was paid before them and what has no timing."""
     parts = []
     for (family, device, dtype), rows in cells.groupby(["family", "device", "dtype"], sort=False):
-        parts.append(f"### {escape(title(family))} ({code(family)}), {escape(device)}, {escape(dtype)}")
+        parts.append(f"### {inert(title(family))} ({code(family)}), {inert(device)}, {inert(dtype)}")
         invalid = {
             (row.implementation, row.S): f"{SIGNS[str(row.outcome)]} {row.clause}"
             for row in rows[rows["outcome"].isin(SIGNS)].itertuples()
@@ -36,7 +36,8 @@ def speed(cells: pd.DataFrame, sources: tuple[Source, ...]) -> list[str]:
         letter = "k" if decodes else "S"
         parts.append(_lengths(rows, "median_ms", invalid, min, letter))
         formulas = " or ".join(_formulas(sources, rows))
-        parts.append(f"GFLOP/s, by the median; operations are counted as {escape(formulas)}; the most is bold.")
+        counted = f"operations are counted as {inert(formulas)}; " if formulas else ""
+        parts.append(f"GFLOP/s, by the median; {counted}the most is bold.")
         parts.append(_lengths(rows, "gflops", invalid, max, letter))
         if decodes and "tokens_per_second" in rows:
             parts.append("Tokens per second, by the median; the most is bold.")
@@ -51,9 +52,10 @@ def speed(cells: pd.DataFrame, sources: tuple[Source, ...]) -> list[str]:
 
 
 def _formulas(sources: tuple[Source, ...], rows: pd.DataFrame) -> list[str]:
-    """Formulas by which the operations of a family are counted."""
+    """Formulas by which the operations of a family are counted; none of a file that does not say them."""
     operator = rows["operator"].iloc[0]
-    found = [source.environment["flops"].get(operator, "") for source in sources if source.kind == "benchmark"]
+    known = (source.environment.get("flops") for source in sources if source.kind == "benchmark")
+    found = [each.get(operator, "") for each in known if isinstance(each, Mapping)]
     return [text for text in dict.fromkeys(found) if text]
 
 
@@ -68,12 +70,13 @@ def _lengths(
         texts[f"{letter}={length}"] = [
             _cell(number, invalid.get((name, length), NONE), bold=number == top) for name, number in column.items()
         ]
-    return table(texts.reset_index(names="implementation"), left=1)
+    texts.index = texts.index.map(inert)
+    return table(texts.reset_index(names="implementation"), left=1, ready=True)
 
 
 def _cell(number: float, otherwise: str, bold: bool) -> str:
     if math.isnan(number):
-        return otherwise
+        return inert(otherwise)
     return f"**{digits(number)}**" if bold else digits(number)
 
 

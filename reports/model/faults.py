@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
+
+from attention_conformance.reports.text import inert
+
+#: Characters that stay as they are in the address of a link: not brackets, bars and spaces, which would end it.
+IN_ADDRESS = "/:?#@!$&'*+,;=%~"
 
 
 def frame(faults: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -37,13 +43,16 @@ def groups(faults: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def table(faults: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """One row per fault: what it does, the clause it breaks, how many cases catch it, the smallest, and its sources."""
+    """One row per fault: what it does, the clause it breaks, how many cases catch it, the smallest, and its sources.
+
+    The texts are Markdown.
+    """
     return pd.DataFrame(
         {
-            "fault": fault["title"],
-            "clause": fault["clause"],
+            "fault": inert(fault["title"]),
+            "clause": inert(fault["clause"]),
             "cases": len(fault["caught"]),
-            "smallest": fault["smallest"] or "none",
+            "smallest": inert(fault["smallest"] or "none"),
             "seen in": ", ".join(_linked(name, address) for name, address in fault["sources"].items()),
         }
         for fault in faults
@@ -51,13 +60,16 @@ def table(faults: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def _linked(name: str, address: str) -> str:
-    return f"[{name}]({address})" if address else name
+    """A source as Markdown: a link where it has the address of a page, without what would end the link."""
+    web = str(address).startswith(("https://", "http://"))
+    return f"[{inert(name)}]({quote(str(address), safe=IN_ADDRESS)})" if web else inert(name)
 
 
-def verdict(faults: Sequence[Mapping[str, Any]], cases: int) -> str:
-    """The first line: how many faults there are, and whether all are caught."""
+def verdict(faults: Sequence[Mapping[str, Any]], cases: int, shown: Callable[[str], str] = str) -> str:
+    """The first line: how many faults there are, and whether all are caught; ``shown`` makes text of a name."""
     survivors = [fault["name"] for fault in faults if len(fault["caught"]) < 2]
     start = f"**Faults: {len(faults)} known mistakes in attention, "
     if survivors:
-        return f"{start}{len(survivors)} of them caught by fewer than two of {cases} cases**: {', '.join(survivors)}."
+        names = ", ".join(map(shown, survivors))
+        return f"{start}{len(survivors)} of them caught by fewer than two of {cases} cases**: {names}."
     return f"{start}each caught by at least two of {cases} cases.**"

@@ -10,7 +10,7 @@ import pandas as pd
 
 from attention_conformance.bench.analysis.fits import BETWEEN, LEAST_PER_SCORE, SQUARED, Growth, Memory
 from attention_conformance.bench.analysis.fits import memories as _memories
-from attention_conformance.reports.text import escape, table
+from attention_conformance.reports.text import inert, table
 
 #: The rule in a sentence, for a reader.
 RULE = (
@@ -56,7 +56,7 @@ def by_growth(found: Iterable[Memory]) -> str:
         growths[one.growth].append(f"{one.implementation} {one.line.exponent:.2f}" if one.line else one.implementation)
     rows = [(*key, *(", ".join(names) for names in growths.values())) for key, growths in sorted(groups.items())]
     columns = ["family", "device", "dtype", *(growth.value for growth in Growth)]
-    return table(pd.DataFrame(rows, columns=columns), left=len(columns)) + f"\n\n{escape(RULE)}"
+    return table(pd.DataFrame(rows, columns=columns), left=len(columns)) + f"\n\n{inert(RULE)}"
 
 
 def _held_bytes(cell: Mapping[str, Any]) -> float | None:

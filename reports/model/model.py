@@ -19,10 +19,11 @@ import pandas as pd
 from attention_conformance.bench.analysis.fits import Memory
 from attention_conformance.conformance.results import as_record
 from attention_conformance.conformance.spec.clauses import Clause
+from attention_conformance.reports.compare import machines
 from attention_conformance.reports.compare.changes import Comparison
 from attention_conformance.reports.input.bench import key_of
 from attention_conformance.reports.input.model_file import KIND, VERSION
-from attention_conformance.reports.input.records import Records, Samples, Source
+from attention_conformance.reports.input.records import Records, Samples, Source, labels
 from attention_conformance.reports.model import faults, memory, tables
 
 
@@ -49,6 +50,15 @@ class Model:
     def memories(self) -> list[Memory]:
         """Whose memory is quadratic."""
         return memory.memories(self.records.cells)
+
+    @property
+    def machines(self) -> str:
+        """Sentence about the machines of the times, where they are of several; "" where they are of one."""
+        runs = self.records.runs
+        apart = machines.differences(runs, ()) if len(runs) > 1 else []
+        if not apart:
+            return ""
+        return f"Times of different machines stand side by side ({'; '.join(apart)}): rank none against another."
 
     @cached_property
     def divergence(self) -> pd.DataFrame:
@@ -97,7 +107,7 @@ class Model:
         return {
             "kind": KIND,
             "version": VERSION,
-            "files": [_file(source) for source in records.sources],
+            "files": [_file(*one) for one in zip(records.sources, labels(records.sources), strict=True)],
             "results": [as_record(result) for result in records.results],
             "implementations": _rows(self.implementations) if some else [],
             "matrix": _rows(self.matrix) if some else [],
@@ -125,9 +135,10 @@ def _lines(records: list[Any]) -> str:
     return "[" + "".join(f"{',' if at else ''}\n{encode(one)}" for at, one in enumerate(records)) + "]"
 
 
-def _file(source: Source) -> dict[str, Any]:
+def _file(source: Source, label: str) -> dict[str, Any]:
     found = {field.name: getattr(source, field.name) for field in dataclasses.fields(source)}
-    return _plain({"name": found.pop("path").name, **found})
+    del found["path"]
+    return _plain({"name": label, **found, "diagnoses": msgspec.to_builtins(source.diagnoses)})
 
 
 def _cell(cell: Mapping[str, Any], samples: Samples | None) -> dict[str, Any]:

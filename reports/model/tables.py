@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -53,7 +53,7 @@ def conformance(results: Iterable[Result]) -> pd.DataFrame:
 def _plain(result: Result) -> dict[str, Any]:
     plain = dict(vars(result))
     plain |= {"clauses": " ".join(result.clauses), "meets": " ".join(result.meets), "outcome": result.outcome.value}
-    plain["sizes"] = " ".join(map(str, result.sizes))
+    plain |= {"sizes": " ".join(map(str, result.sizes)), "side_effects": "; ".join(result.side_effects)}
     return plain | {"failure": None if result.failure is None else result.failure.value}
 
 
@@ -178,6 +178,38 @@ def bench(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         frame["median"] = frame["gflops"] = frame["prepare_seconds"] = frame["first_call_seconds"] = float("nan")
     frame["median_ms"] = frame["median"] * 1e3
     return frame
+
+
+def timing_counts(cells: pd.DataFrame, shown: Callable[[str], str] = str) -> str:
+    """Number of cells that have a time, and what became of the others, with the names of those that are wrong.
+
+    Parameters
+    ----------
+    cells
+        Cells as ``bench`` gives them.
+    shown
+        Makes text of a name.
+
+    Returns
+    -------
+    str
+        Sentences.
+    """
+    counts = cells["outcome"].value_counts()
+
+    def names(outcome: str) -> str:
+        of = cells.loc[cells["outcome"] == outcome, "implementation"].unique()
+        return f" ({', '.join(map(shown, of))})." if len(of) else "."
+
+    timed = counts.get("timed", 0)
+    text = f"{timed} {'cell' if timed == 1 else 'cells'} timed, {counts.get('skipped', 0)} skipped,"
+    text += f" {counts.get('invalid', 0)} invalid{names('invalid')}"
+    for outcome, said in (
+        ("unstable", "unstable: timed, and in no ranking"),
+        ("known-deviation", "deviate as recorded in the ledger"),
+    ):
+        text += f" {counts[outcome]} {said}{names(outcome)}" if outcome in counts else ""
+    return text
 
 
 def by_length(frame: pd.DataFrame, value: str) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from attention_conformance.cli import main
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.reports.tests.files import bench_file, cell, conformance_file, failed, result
-from attention_conformance.reports.text import WIDEST, digits, escape, shortened
+from attention_conformance.reports.text import WIDEST, digits, inert, shortened, table
 
 
 def report(folder: Path, *files: Path) -> str:
@@ -101,6 +102,17 @@ def test_each_family_is_counted_by_the_formula_of_its_operator(tmp_path: Path) -
     ]
 
 
+def test_a_file_that_does_not_say_how_operations_are_counted_has_its_rates(tmp_path: Path) -> None:
+    """It is read and shown as every other, also from its model."""
+    path = bench_file(tmp_path / "b.json", cell("x", 128, median_ms=1.5))
+    document = json.loads(path.read_text())
+    del document["attention_conformance"]["flops"]
+    path.write_text(json.dumps(document))
+    assert "GFLOP/s, by the median; the most is bold." in report(tmp_path, path)
+    assert main(["report", str(path), "-o", str(tmp_path / "m"), "--format", "json"]) == 0
+    assert "GFLOP/s, by the median; the most is bold." in report(tmp_path, tmp_path / "m" / "model.json")
+
+
 def test_decoding_has_tokens_per_second_by_past_keys(tmp_path: Path) -> None:
     """Its open length is that of the past."""
     decode = {"operator": "sdpa", "workload": "decode-b1h8d64s1k64", "family": "decode-b1h8d64s1k*"}
@@ -155,9 +167,31 @@ def test_numbers_have_three_significant_digits(number: float, text: str) -> None
     assert digits(number) == text
 
 
-def test_text_cannot_break_a_table() -> None:
-    """Bars and line breaks of a reason stay inside its cell."""
-    assert escape("a|b\nc <d>") == "a\\|b c &lt;d>"
+@pytest.mark.parametrize(
+    ("given", "cell"),
+    [
+        ("a|b\nc <d>", r"a\|b c &lt;d>"),
+        ("a\\|b", r"a\\\|b"),
+        ("![x](y)", r"!\[x\](y)"),
+        ("snake_case, _a_", r"snake_case, \_a\_"),
+    ],
+)
+def test_text_cannot_break_a_table(given: str, cell: str) -> None:
+    """Bars and line breaks of a reason stay inside its cell, and nothing of it becomes a picture or emphasis."""
+    row = table(pd.DataFrame({"reason": [given]})).splitlines()[-1]
+    assert row.removeprefix("|").removesuffix("|").strip() == cell
+
+
+@pytest.mark.parametrize("text", ["see #12", "org/name#12", "GH-12", "https://a.b/c", "www.a.b", "WWW.a.b", "@name"])
+def test_text_becomes_no_link_by_itself(text: str) -> None:
+    """What GitHub makes a link or a mention of is broken by a space of no width, and reads as before."""
+    assert inert(text) != text
+    assert inert(text).replace("\u200b", "") == text
+
+
+def test_other_text_stays_as_it_is() -> None:
+    """No reader stumbles over a sentence with a number and a colon."""
+    assert inert("case #a: 3 of 4 (S = 128): see wwwa") == "case #a: 3 of 4 (S = 128): see wwwa"
 
 
 def test_a_long_reason_is_shortened_in_the_page() -> None:

@@ -243,6 +243,46 @@ def test_times_by_different_clocks_are_not_compared(tmp_path: Path) -> None:
     assert not between(new, more).unfit
 
 
+@pytest.mark.parametrize(
+    ("new", "yardstick", "noted"),
+    [
+        ({"fingerprint": fingerprint(id="ffff", cpu="another processor")}, "", "are of different machines"),
+        ({"fingerprint": fingerprint(id="ffff", cpu="another processor")}, "b", "are of different machines"),
+        ({"plan": plan(threads=1)}, "", "were timed in different ways"),
+    ],
+)
+def test_memory_of_other_machines_and_threads_is_not_compared(
+    new: dict[str, Any], yardstick: str, noted: str, tmp_path: Path
+) -> None:
+    """Twice the memory is nothing worse there, and a note says so; on one machine in one way it is."""
+    here = {"plan": WARM}
+    base, other, alike = (
+        bench_run(
+            tmp_path / f"{at}.json",
+            *(timed_cell(who, n, steady(1e-3, n), memory_bytes=n * size) for who in "ab" for n in LENGTHS),
+            **how,
+        )
+        for at, (size, how) in enumerate(((1 << 20, here), (1 << 21, here | new), (1 << 21, here)))
+    )
+    found = between(base, other, yardstick=yardstick)
+    assert not found.changes
+    assert f"memory is not compared: the runs {noted}" in found.notes
+    assert {change.kind for change in between(base, alike).changes} == {Kind.MEMORY}
+
+
+def test_counts_of_changes_are_no_factors(tmp_path: Path) -> None:
+    """Three cells with more memory are three places: "3 × more memory" reads as three times the memory."""
+    files = [
+        bench_run(
+            tmp_path / f"{factor}.json",
+            *(timed_cell("a", n, steady(1e-3, n), memory_bytes=factor << 24) for n in LENGTHS),
+            *([timed_cell("b", 128, steady(1e-3))] if factor == 1 else []),
+        )
+        for factor in (1, 2)
+    ]
+    assert pages.headline(between(*files)) == "WORSE: more memory in 3 places, missing cell in 1 place"
+
+
 def test_old_formats_are_of_one_machine_if_their_fields_agree(tmp_path: Path) -> None:
     """Without a fingerprint the machine's name, threads and so on decide."""
     base = bench_file(tmp_path / "a.json", cell("a", 128, median_ms=1.0, data=[1e-3] * 9))
@@ -346,6 +386,24 @@ def test_a_side_is_files_or_a_folder(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "has no result file" in capsys.readouterr().err
 
 
+def test_a_side_may_name_many_files(tmp_path: Path) -> None:
+    """A list that is longer than a path can be is no path."""
+    (tmp_path / "a").mkdir()
+    paths = [conformance_file(tmp_path / "a" / f"{at}{'x' * 60}.jsonl", result("x", f"c{at}")) for at in range(80)]
+    assert main(["compare", str(tmp_path / "a"), ",".join(map(str, paths))]) == 0
+
+
+@pytest.mark.parametrize("side", ["", ",", ",,"])
+def test_a_side_without_a_file_is_an_error(
+    side: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty variable of a script is not the current folder."""
+    path = conformance_file(tmp_path / "a.jsonl", result("x", "c"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", side, str(path)]) == 2
+    assert "no result file is named" in capsys.readouterr().err
+
+
 def test_a_file_that_cannot_be_read_is_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Damage is no regression."""
     (tmp_path / "b.json").write_text("{")
@@ -374,7 +432,22 @@ def test_a_comment_fits_where_it_is_posted(tmp_path: Path) -> None:
     )
     main(["compare", str(base), str(new), "--markdown", str(tmp_path / "c.md")])
     assert len((tmp_path / "c.md").read_bytes()) < 65_536
-    assert "3000 × new failure" in (tmp_path / "c.md").read_text()
+    assert "new failure in 3000 places" in (tmp_path / "c.md").read_text()
+
+
+def test_a_comment_of_many_files_and_reasons_fits_too(tmp_path: Path) -> None:
+    """Hundreds of files with long names, most of them cut off, and as many notes and reasons: the first are shown."""
+    source = read([conformance_file(tmp_path / "a.jsonl", result("x", "c"))]).sources[0]
+    sources = tuple(replace(source, path=Path(f"{'é' * 100}{at}.jsonl")) for at in range(500))
+    texts = tuple(f"{at} {'é<' * 5000}" for at in range(500))
+    found = Comparison(sources, sources, (), (), unfit=texts, notes=texts)
+    comment = pages.comment(found)
+    assert len(comment.encode()) <= pages.LONGEST
+    assert "**Cannot tell**: 0 é" in comment
+    assert "**Cannot tell**: 490 more." in comment
+    small = pages.comment(replace(found, unfit=(), notes=tuple("abc" * 5)))
+    assert "\n\n5 more\n" in small
+    assert "\n\n970 more files are in the JSON.\n" in small
 
 
 def test_what_sees_more_is_offered_where_it_is_needed(tmp_path: Path) -> None:

@@ -173,6 +173,35 @@ def test_one_implementation_has_the_yardsticks_alone() -> None:
     assert effects(run(1, units=1, slow=1.6, machine=0.0), {}).units[FIRST].verdict is Verdict.SLOWER
 
 
+def in_dtypes(count: int, seed: int, **options: Any) -> list[Cell]:
+    """Cells of ``run`` with its implementations as the dtypes of fewer, ``count`` of each."""
+    names = {f"{'torch' if unit % 2 else 'jax'}-{unit}": unit for unit in range(UNITS * count)}
+    return [
+        Cell((f"jax-{names[c.unit[0]] // count}", f"dtype{names[c.unit[0]] % count}"), c.base, c.new, c.rounds)
+        for c in run(seed, **options)
+    ]
+
+
+def test_one_implementation_in_three_dtypes_is_no_machine() -> None:
+    """A fifth slower in all of them with peaks that stayed: not the same, as nothing else was slower."""
+    cells = in_dtypes(3, 1, units=3, slow=1.2, changed=3, machine=0.0, rounds=0.0)
+    found = effects(cells, {"peak": 1.0, "bandwidth": 1.0})
+    assert found.everything is None
+    assert not any(one.verdict is Verdict.SAME for one in (*found.units.values(), *found.cells))
+
+
+def test_a_slower_implementation_in_most_of_the_units_does_not_move_the_machine() -> None:
+    """One of three in five dtypes, the others in one: its dtypes are slower, and the others did not get faster."""
+    names = [("jax-0", f"dtype{at}") for at in range(5)] + [("jax-5", "f"), ("torch-6", "f")]
+    cells = [
+        Cell(names[at // EACH], c.base, c.new, c.rounds)
+        for at, c in enumerate(run(1, units=7, slow=1.3, changed=5, machine=0.0))
+    ]
+    found = effects(cells, {})
+    assert {unit[0] for unit, one in found.units.items() if one.verdict is Verdict.SLOWER} == {"jax-0"}
+    assert not any(one.verdict is Verdict.FASTER for one in found.units.values())
+
+
 def test_the_machine_by_yardsticks() -> None:
     """Drawn to 1 as far as a yardstick scatters; nothing without any; no machine in multiples of another's times."""
     cells = run(1, runs=5)

@@ -84,6 +84,20 @@ def test_sources_are_links_where_there_is_an_address() -> None:
     assert text == "[cf. pytorch 1](https://github.com/pytorch/pytorch/issues/1), source 001"
 
 
+def test_a_source_is_a_link_to_a_web_page_alone() -> None:
+    """Another address is no link, and what an address holds does not end it."""
+    sources = {"a": "javascript:alert(1)", "b": "https://x/y) ![p](https://z/p.png", "![c](d)": ""}
+    (text,) = faults.table([fault("one", "a", sources=sources)])["seen in"]
+    assert text == r"a, [b](https://x/y%29%20!%5Bp%5D%28https://z/p.png), !\[c\](d)"
+
+
+def test_a_name_in_the_verdict_is_text(tmp_path: Path) -> None:
+    """The name of a fault that few cases catch comes from a file."""
+    text = page(Model(read([kill_file(tmp_path / "k.json", fault("![p](x)", "a"))]), clauses()))
+    assert r"**: !\[p\](x)." in text
+    assert "![p](x)" not in text
+
+
 def test_the_report_shows_it(tmp_path: Path) -> None:
     """A section of its own, with the smallest case of each fault."""
     text = page(Model(read([kill_file(tmp_path / "k.json", fault("one", "small", "large"))]), clauses()))

@@ -135,6 +135,17 @@ def test_two_machines_are_two_series(tmp_path: Path) -> None:
     assert [(one.machine, len(one.points), one.steps) for one in found.series] == [("0a1b", 10, ()), ("ffff", 10, ())]
 
 
+def test_files_of_several_folders_are_named_by_their_paths(tmp_path: Path) -> None:
+    """Two folders with the same names of files are as many runs, with the versions of each."""
+    runs(tmp_path / "one", 10, 99)
+    runs(tmp_path / "two", 10, 0)
+    assert main(["history", str(tmp_path / "one"), str(tmp_path / "two"), "-o", str(tmp_path / "out")]) == 0
+    document = json.loads((tmp_path / "out" / "history.json").read_text())
+    assert {one["file"] for one in document["series"][0]["points"]} == set(document["versions"])
+    assert len(document["versions"]) == 20
+    assert document["versions"][str(tmp_path / "two" / "10.json")] == {"torch": "2.13"}
+
+
 def test_times_that_were_taken_in_two_ways_are_two_series(tmp_path: Path) -> None:
     """Cold caches, or one thread, are no change of a cell; a file that does not say is warm and on all cores."""
     runs(tmp_path / "in", 5, 99)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -284,6 +285,21 @@ def test_html_in_names_is_shown_as_text(tmp_path: Path) -> None:
         assert "<b>" not in outside
     for svg in (tmp_path / "out" / "badges").iterdir():
         assert "<script" not in svg.read_text()
+
+
+def test_no_picture_and_no_link_comes_of_a_file(tmp_path: Path) -> None:
+    """Clauses, names and reasons of a result are text in Markdown; a backslash before a bar opens no column."""
+    wild = r"![p](https://x/p.png) \| #12 www.x.y"
+    given = [failed("x", wild, broken=f"{wild}-{wild}", reason=wild), result("y", "c", clauses=(f"{wild}-1",))]
+    path = conformance_file(tmp_path / "a.jsonl", *given, machine=wild, not_installed=[wild])
+    assert main(["report", str(path), "-o", str(tmp_path / "out"), "--format", "markdown"]) == 0
+    for page in ("report.md", "summary.md"):
+        text = (tmp_path / "out" / page).read_text()
+        assert not any(bad in text for bad in ("![", "[p]", "://", "#12", "www."))
+        tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
+        assert tables
+        for rows in tables:
+            assert len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) for row in rows}) == 1
 
 
 def test_the_counts_stand_in_every_report(tmp_path: Path) -> None:

@@ -14,10 +14,12 @@ import pytest
 
 from attention_conformance.cli import main
 from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.reports.compare.compare import compare
 from attention_conformance.reports.html import conformance, document, speed
 from attention_conformance.reports.html.page import page
 from attention_conformance.reports.html.views import number, size
 from attention_conformance.reports.input.read import read
+from attention_conformance.reports.markdown import page as markdown
 from attention_conformance.reports.model.model import Model
 from attention_conformance.reports.tests import pages
 from attention_conformance.reports.tests.files import (
@@ -26,8 +28,10 @@ from attention_conformance.reports.tests.files import (
     cell,
     conformance_file,
     failed,
+    fingerprint,
     peak,
     result,
+    timed,
 )
 
 
@@ -202,6 +206,76 @@ def test_a_page_of_one_kind_of_record_is_made(kind: str, tmp_path: Path) -> None
     text = page(Model(read([files[kind]()]), clauses()))
     assert ('id="conformance"' in text) == (kind == "results")
     assert ('id="speed"' in text) == (kind == "cells")
+
+
+def targets(text: str) -> set[str]:
+    """The sections that links of a page lead to, without those that scripts open."""
+    links = {attributes.get("href") or "" for tag, attributes in Elements(text).found if tag == "a"}
+    return {one.removeprefix("#") for one in links if one and "/" not in one}
+
+
+@pytest.mark.parametrize("kind", ["results", "cells", "untimed", "compared"])
+def test_every_link_of_a_page_leads_somewhere(kind: str, tmp_path: Path) -> None:
+    """Whatever sections it has: none of divergence, of memory or of changes where there is nothing of it."""
+    one = result("x", "c", clauses=("SDPA-15",))
+    made = {
+        "results": lambda: [conformance_file(tmp_path / "a.jsonl", one)],
+        "cells": lambda: [bench_run(tmp_path / "b.json", *pages.cells())],
+        "untimed": lambda: [bench_run(tmp_path / "b.json", cell("x", 4096, "skipped"))],
+        "compared": lambda: [conformance_file(tmp_path / "a.jsonl", one)],
+    }
+    records = read(made[kind]())
+    text = page(Model(records, clauses(), compare(records, records) if kind == "compared" else None))
+    ids = {attributes.get("id") for _, attributes in Elements(text).found}
+    assert targets(text) <= ids
+    assert ("changes" in ids) == (kind == "compared")
+
+
+def test_what_a_reader_of_a_comparison_should_know_is_on_the_page(tmp_path: Path) -> None:
+    """How times were judged and every note, a paragraph each, also where no table has a row."""
+    few = [timed("a", 128, [[[1e-3] * 4]])]
+    base, new = (
+        read([bench_run(tmp_path / f"{at}.json", *few, fingerprint=fingerprint(versions={"torch": f"2.{at}"}))])
+        for at in (1, 2)
+    )
+    text = page(Model(new, clauses(), compare(base, new)))
+    assert "Nothing that could be compared changed for certain." in text
+    assert '<p class="note">Times are milliseconds: ' in text
+    assert '<p class="note">versions changed, torch: 2.1 → 2.2</p>' in text
+
+
+def test_times_of_two_machines_side_by_side_are_said(tmp_path: Path) -> None:
+    """Above everything on both pages; of one machine nothing is, whatever the number of files."""
+    one = bench_run(tmp_path / "a.json", cell("x", 128, median_ms=1.0))
+    alike = bench_run(tmp_path / "b.json", cell("y", 128, median_ms=1.0))
+    other = bench_run(tmp_path / "c.json", cell("z", 128, median_ms=1.0), fingerprint=fingerprint(id="f", cpu="B"))
+    said = "Times of different machines stand side by side (cpu: a processor → B): rank none against another."
+    for files, there in (([one], False), ([one, alike], False), ([one, other], True)):
+        model = Model(read(files), clauses())
+        assert (f'<p class="alarm">{said}</p>' in page(model)) == there
+        assert (f"**{said}**" in markdown.verdict(model)) == there
+
+
+def test_one_file_that_says_nothing_of_its_machine_is_of_one_machine(tmp_path: Path) -> None:
+    """There is nothing that stands beside its times."""
+    path = bench_file(tmp_path / "b.json", cell("x", 128, median_ms=1.0))
+    document = json.loads(path.read_text())
+    document["machine_info"] = {}
+    path.write_text(json.dumps(document))
+    assert Model(read([path]), clauses()).machines == ""
+
+
+def test_an_infinite_share_is_on_the_page(tmp_path: Path) -> None:
+    """JSON has no infinity; a script reads the word as the number."""
+    path = bench_run(tmp_path / "b.json", cell("x", 128, median_ms=1.0, share="inf"))
+    assert "∞" in page(Model(read([path]), clauses()))
+    assert (number(float("inf")).text, number(float("inf")).value) == ("∞", "Infinity")
+
+
+def test_every_part_of_the_spec_is_named() -> None:
+    """By the words of the small matrix, and not by its prefix once more."""
+    prefixes = {name.rpartition("-")[0] for name in clauses()}
+    assert not prefixes - conformance.PARTS.keys()
 
 
 def test_a_missing_library_of_the_page_is_named_with_its_extra(

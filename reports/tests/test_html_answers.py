@@ -58,6 +58,15 @@ def test_right_about_masked_rows_is_who_breaks_no_such_clause(tmp_path: Path) ->
     }
 
 
+def test_an_implementation_on_two_devices_is_named_with_each(tmp_path: Path) -> None:
+    """Right on one and wrong on the other: the answer says where."""
+    rows: dict[str, Any] = {"clauses": ("SDPA-15",)}
+    wrong = pages.wrong("x", "empty-row", "SDPA-15", device="cuda", **rows)
+    model = of(tmp_path, result("x", "empty-row", **rows), wrong)
+    found = named(masked_rows(model.results, model.records.results))
+    assert found == {"Attention: right": ["x cpu"], "Attention: wrong": ["x cuda"]}
+
+
 def test_an_error_for_a_masked_row_is_wrong_under_whatever_clause(tmp_path: Path) -> None:
     """What breaks the clause on key lengths where no key is left is not right about such rows."""
     fields = {"failure": Failure.ERROR, "broken": "SDPA-12", "clauses": ("SDPA-12", "SDPA-15")}
@@ -198,7 +207,7 @@ def test_cells_of_one_run_alone_are_counted_apart(tmp_path: Path) -> None:
     lead = changes.worse(compare(some, every)).lead
     assert lead.startswith("Nothing: 10 cells compared (10 same); 2 timed in the new run alone; would have seen ")
     answer = changes.worse(compare(every, some))
-    assert answer.lead == "Worse: 2 × missing cell."
+    assert answer.lead == "Worse: missing cell in 2 places."
     assert answer.note.startswith("10 cells compared (10 same); 2 timed in the base alone; would have seen ")
 
 

@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 from jsonschema import ValidationError
 
+from attention_conformance.conformance.spec.clauses import clauses
+from attention_conformance.reports.html.page import page
+from attention_conformance.reports.input.read import read
+from attention_conformance.reports.model.model import Model
 from attention_conformance.reports.tests import browsers, pages
 from attention_conformance.reports.tests.browsers import launched
+from attention_conformance.reports.tests.files import bench_run, cell, conformance_file, steady, timed
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -196,6 +201,49 @@ def test_an_address_of_a_section_lands_there(browser: Any, address: str, section
     below = one.page.evaluate("() => document.documentElement.scrollHeight - scrollY - innerHeight")
     assert 0 <= top < 80 or below < 2
     one.context.close()
+
+
+def of(browser: Any, folder: Path, *files: Path) -> Opened:
+    """A page of some files that is open."""
+    (folder / "p.html").write_text(page(Model(read(files), clauses())), encoding="utf-8")
+    return Opened(browser, (folder / "p.html").as_uri())
+
+
+def test_every_case_that_is_wrong_can_be_seen(browser: Any, tmp_path: Path) -> None:
+    """Of 250 at one clause the first 200 are there, and a button shows the others."""
+    cases = [pages.wrong("x", f"c{at}", "SDPA-9") for at in range(250)]
+    one = of(browser, tmp_path, conformance_file(tmp_path / "a.jsonl", *cases))
+    one.page.evaluate("location.hash = 'clause/SDPA-9/x/cpu'")
+    details = one.page.locator("#details")
+    details.locator("h2", has_text="SDPA-9").wait_for()
+    assert details.locator("details.case").count() == 200
+    details.get_by_role("button", name="Show the other 50").click()
+    assert details.locator("details.case").count() == 250
+    assert details.get_by_role("button", name="Show the other 50").count() == 0
+    one.context.close()
+
+
+def test_the_time_of_an_unstable_cell_is_in_its_details(browser: Any, tmp_path: Path) -> None:
+    """With what it is of, as no table ranks it."""
+    times = {"seconds": 2e-3, "interval": [1e-3, 3e-3], "calls": 7}
+    unstable = cell("x", 128, "unstable", clause="SDPA-25", reason="wrong once", **times)
+    one = of(browser, tmp_path, bench_run(tmp_path / "b.json", timed("y", 128, steady(1e-3)), unstable))
+    one.page.evaluate("location.hash = 'cell/x/cpu/float32/prefill-b1h8d64s128'")
+    details = one.page.locator("#details")
+    details.locator("dt", has_text="median of the equal calls, in no ranking").wait_for()
+    assert "2 ms" in details.locator("dl").inner_text().splitlines()
+    assert "7" in details.locator("dl").inner_text().splitlines()
+    one.context.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"), [("-1.5e-3", "-1.5e-3"), ("-1+cmd", "'-1+cmd"), ("=1", "'=1"), ("–", "–"), ("-", "'-")]
+)
+def test_no_text_of_a_download_is_a_formula(opened: Opened, text: str, kept: str) -> None:
+    """A spreadsheet takes it as text, and a negative number as a number."""
+    with opened.page.expect_download() as waiting:
+        opened.page.evaluate("text => page.save('x', [[text]])", text)
+    assert Path(waiting.value.path()).read_text(encoding="utf-8").strip() == kept
 
 
 def test_the_data_of_a_view_can_be_downloaded(opened: Opened) -> None:

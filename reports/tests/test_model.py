@@ -13,7 +13,10 @@ import pytest
 from attention_conformance.cli import main
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.reports import schemas
-from attention_conformance.reports.input.read import ReportError, read
+from attention_conformance.reports.html.files import environments
+from attention_conformance.reports.input.read import ReportError, incomplete, read
+from attention_conformance.reports.input.records import by_file, labels
+from attention_conformance.reports.markdown.page import origins
 from attention_conformance.reports.tests.files import bench_run, cell, conformance_file, failed, result, steady, timed
 from attention_conformance.reports.tests.test_faults import fault, kill_file
 
@@ -71,6 +74,43 @@ def test_a_model_gives_the_report_that_it_was_written_with(files: list[Path], tm
     written = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file())
     assert len(written) == 11
     assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in written)
+
+
+def test_a_model_has_the_diagnoses_of_its_files(tmp_path: Path) -> None:
+    """Of a run with failures that a fault explains; read again they are the same."""
+    said = [
+        {
+            "implementation": "y",
+            "device": "cpu",
+            "failures": 1,
+            "explanations": [{"faults": ["no-scale"], "title": "no scale", "cases": ["c1"], "contradicted": 0}],
+            "common_features": ["causal"],
+        }
+    ]
+    path = conformance_file(tmp_path / "c.jsonl", failed("y", "c1"), diagnoses=said)
+    found = document([path], tmp_path / "m")
+    assert found["files"][0]["diagnoses"] == said
+    jsonschema.validate(found, json.loads(schemas.schema("report")))
+    (before,), (after,) = read([path]).sources, read([tmp_path / "m" / "model.json"]).sources
+    assert before.diagnoses == after.diagnoses
+    assert before.diagnoses
+
+
+def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """By their paths, in the table of files, on both pages and in the model; another file has its name alone."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    names = [str(tmp_path / "a" / "c.jsonl"), str(tmp_path / "b" / "c.jsonl"), "d.jsonl"]
+    files = [Path(names[0]), Path(names[1]), tmp_path / "d.jsonl"]
+    for path in files:
+        conformance_file(path, result("x", "c1"))
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    assert labels(read(files).sources) == names == incomplete(read(files).sources)
+    assert [one["name"] for one in document(files, tmp_path / "m")["files"]] == names
+    again = read([tmp_path / "m" / "model.json"])
+    assert labels(again.sources) == names
+    assert [name for name, _ in environments(again.sources)] == names == list(by_file(again.sources)["file"])
+    assert all(f"* `{name}`: " in "\n".join(origins(again.sources)) for name in names)
 
 
 def test_samples_survive(files: list[Path], tmp_path: Path) -> None:

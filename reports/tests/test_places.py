@@ -78,6 +78,45 @@ def test_a_file_that_cannot_be_read_is_named_and_not_in_the_dataset(fleet: Path)
     assert "a.jsonl, line 1: expected a header" in why
 
 
+def test_new_files_are_added_to_a_dataset(fleet: Path) -> None:
+    """A history with the archive and today's file among its places keeps both in the archive, each run once."""
+    pytest.importorskip("pyarrow")
+    archive, today = fleet.parent / "all.parquet", fleet.parent / "today.jsonl"
+    columns.write(places.files_of([fleet]), archive)
+    before = dict(columns.runs(archive))
+    conformance_file(today, result("one", "plain"), started="2026-04-01T00:00:00+00:00")
+    for _ in range(2):
+        given = ["history", str(archive), str(today), "-o", str(fleet.parent / "h"), "--dataset", str(archive)]
+        assert main(given) == 0
+        assert dict(columns.runs(archive)) == {**before, str(today): result_file.read(today)}
+
+
+def test_another_run_of_the_same_name_is_kept_beside_the_first(tmp_path: Path) -> None:
+    """A file that is written again every day replaces nothing in the archive."""
+    pytest.importorskip("pyarrow")
+    archive, today = tmp_path / "all.parquet", tmp_path / "today.jsonl"
+    for day in (1, 2):
+        conformance_file(today, result("one", "plain"), started=f"2026-04-0{day}T00:00:00+00:00")
+        columns.write([archive, today] if archive.exists() else [today], archive)
+    names = [str(today), f"{today} (2)"]
+    assert [(name, run.header.started) for name, run in columns.runs(archive)] == [
+        (name, f"2026-04-0{day}T00:00:00+00:00") for day, name in enumerate(names, 1)
+    ]
+
+
+def test_a_damaged_dataset_is_named_and_not_replaced(fleet: Path) -> None:
+    """As a file of JSON lines it is left out of another dataset; it is not written over."""
+    pytest.importorskip("pyarrow")
+    damaged = fleet / "old.parquet"
+    damaged.write_bytes(b"PAR1 and no more")
+    count, (why,) = columns.write(places.files_of([fleet]), fleet.parent / "all.parquet")
+    assert count == 9
+    assert "old.parquet is no dataset of results" in why
+    with pytest.raises(ReportError, match="it is not replaced"):
+        columns.write(places.files_of([fleet]), damaged)
+    assert damaged.read_bytes() == b"PAR1 and no more"
+
+
 def test_what_is_no_dataset_is_refused_by_name(tmp_path: Path) -> None:
     """Other bytes, a table of something else, and a column that is not what it says."""
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")

@@ -47,6 +47,14 @@ def test_the_most_serious_outcome_decides_the_symbol() -> None:
     assert cells_of(failed("x", "c5", "SDPA-1"), deviates)["x", "SDPA-1"] == "✗1/2"
 
 
+def test_side_effects_are_text() -> None:
+    """As clauses and profiles are, and no Python."""
+    frame = tables.conformance(
+        [result("x", "c1", side_effects=("prints: 1 byte", "threads: 1 → 2")), result("x", "c2")]
+    )
+    assert frame["side_effects"].tolist() == ["prints: 1 byte; threads: 1 → 2", ""]
+
+
 def test_profiles_met_are_those_of_every_passed_case() -> None:
     """One case that keeps a looser bound only decides, dtype by dtype."""
     frame = tables.conformance(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +17,10 @@ import pytest
 from attention_conformance.reports.compare import effects
 from attention_conformance.reports.compare.effects import QUANTILE
 from attention_conformance.reports.tests.files import bench_run, peak, steady, timed
+from studies.common import Unfit
 from studies.comparisons import (
     INJECTED,
+    NEIGHBOUR,
     QUANTILES,
     STUDY,
     between,
@@ -24,6 +30,7 @@ from studies.comparisons import (
     library,
     longer,
     luck,
+    measure,
     rates,
     series,
     target,
@@ -60,6 +67,24 @@ def test_what_is_kept_of_a_file_is_what_a_comparison_takes(tmp_path: Path) -> No
     assert cell.base == pytest.approx([math.log(np.quantile(each, QUANTILE)) for each in calls], abs=1e-4)
     assert cell.new - cell.base == pytest.approx([math.log(2)] * 3, abs=1e-4)
     assert yardsticks(one, other)["matmul peak float32 by torch"] == 2
+
+
+def test_a_series_goes_on_after_a_run_that_was_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bench refuses a checkpoint that is in its way, so what the run left is gone before it is made again."""
+    left = tmp_path / "idle" / "001.json.checkpoint.jsonl"
+    left.parent.mkdir()
+    left.write_text("{}\n")
+    made: list[bool] = []
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: made.append(left.exists()))
+    monkeypatch.setattr("studies.comparisons.STUDY", SimpleNamespace(file=tmp_path / "none"))
+    with pytest.raises(Unfit):
+        measure(1, "idle", tmp_path, "")
+    assert made == [False]
+
+
+def test_a_neighbour_ends_with_its_parent() -> None:
+    """A study that is killed leaves no process that keeps a core busy: this one has another parent from the start."""
+    subprocess.run([sys.executable, "-c", NEIGHBOUR, str(os.getpid() + 1)], check=True, timeout=60)
 
 
 def test_quiet_runs_have_the_figures_that_are_aimed_at() -> None:

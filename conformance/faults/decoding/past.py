@@ -143,9 +143,9 @@ class SplitTailDropped(Attention):
         return super().allowed(x) & ((self.keys(x) < whole) | (x.past == 0))
 
 
-@fault("DEC-1", "a new key is lost where the past fills its tiles", "cf. flash-attention 1325")
+@fault("DEC-1", "the new keys are lost where the past fills its tiles of 16", "cf. flash-attention 1325")
 class NewKeyBehindFullTile(Attention):
-    """The tile that would take it is not visited: every 64th step misses its own token."""
+    """The tile that would take them is not visited: every 16th step misses its own token."""
 
     def allowed(self, x: Inputs) -> Array:
         full = bool(x.past) and x.past % 16 == 0

@@ -114,7 +114,7 @@ class KeyBiasGradientOfValues(LayerBackward):
 
 @fault(
     "GRAD-18",
-    "gradients of the biases of q, k and v left out of the packed bias unless w_o has one",
+    "gradients of b_q, b_k and b_v are zero where b_o is not given",
     "cf. pytorch 97128",
 )
 class InnerBiasGradientsAllOrNone(LayerBackward):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_conformance.conformance.faults.gradients.sdpa import BiasBatchNotSummed, BiasHeadsNotSummed
+from attention_conformance.conformance.faults.gradients.sdpa import BiasBatchNotSummed, BiasHeadsNotSummed, made_to_fit
 from attention_conformance.conformance.faults.gradients.sdpa_masks import (
     CausalForgottenBackward,
     LengthsForgottenWithCausalBackward,
@@ -195,10 +195,7 @@ class LayerGradOutputUnchecked(LayerBackward):
     """What is missing is taken as zero, and the dtype is converted."""
 
     def checked(self, x: LayerCall, g: Array) -> Array:
-        fitted = np.zeros(self.shape(x), x.dtype)
-        part = tuple(slice(min(a, b)) for a, b in zip(fitted.shape, g.shape, strict=True))
-        fitted[part] = g[part]
-        return super().checked(x, fitted)
+        return super().checked(x, made_to_fit(g, self.shape(x), x.dtype))
 
 
 @fault("GRAD-28", "strides of grad_output ignored", "flash-attention 355, pytorch PR 189565, cf. pytorch 133671")

@@ -175,15 +175,20 @@ class EmptyAxisRefusedBackward(Backward):
         return super().gradients(x, g)
 
 
+def made_to_fit(g: Array, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    """A gradient in another shape and dtype: what is missing is zero, what is too much is left out."""
+    fitted = np.zeros(shape, dtype)
+    part = tuple(slice(min(a, b)) for a, b in zip(shape, g.shape, strict=True))
+    fitted[part] = g[part]
+    return fitted
+
+
 @fault("GRAD-12", "a grad_output that does not fit accepted", "cf. AiDotNet.Tensors PR 270")
 class GradOutputUnchecked(Backward):
     """What is missing is taken as zero, and the dtype is converted."""
 
     def checked(self, x: Inputs, g: Array) -> Array:
-        fitted = np.zeros((*x.q.shape[:3], x.v.shape[-1]), x.dtype)
-        part = tuple(slice(min(a, b)) for a, b in zip(fitted.shape, g.shape, strict=True))
-        fitted[part] = g[part]
-        return super().checked(x, fitted)
+        return super().checked(x, made_to_fit(g, (*x.q.shape[:3], x.v.shape[-1]), x.dtype))
 
 
 @fault("GRAD-13", "grad_output is overwritten", "apex 1430")

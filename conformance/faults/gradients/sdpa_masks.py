@@ -100,7 +100,7 @@ class CausalBottomRightBackward(Unmasked):
         return replace(x, causal_offset=offset + x.shape[3] - x.shape[2])
 
 
-@fault("GRAD-7", "NaN in the gradient of q where a mask hides a key", "pytorch 178251")
+@fault("GRAD-7", "NaN in the gradients of q and of masked keys where a mask hides a key", "pytorch 178251")
 class MaskedGradientNan(Backward):
     """0 · (−inf) for the masked score of a row that has other keys."""
 

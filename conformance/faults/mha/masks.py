@@ -49,7 +49,7 @@ class TiledMask(Attention):
 @fault(
     "MHA-8",
     "a mask per sample tiled over the heads: heads attend with the mask of another sample",
-    "lighthouse PR 77, CLIP4Clip 22, attention-is-all-you-need-keras 36",
+    "lighthouse PR 77, CLIP4Clip 22",
 )
 class MaskTiledOverHeads(Layer):
     """``repeat`` for ``repeat_interleave``; one batch, one head, and equal masks hide it."""

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from attention_conformance.conformance.faults.mha.projections import to_width
+from attention_conformance.conformance.faults.mha.projections import Lenient, to_width
 from attention_conformance.conformance.faults.models.mha import LayerCall, Sublayer
 from attention_conformance.conformance.faults.models.sdpa import Array
 from attention_conformance.conformance.faults.registry import fault
-from attention_conformance.conformance.spec.mha import SublayerExpected
 
 
 @fault("SUB-3", "normalised over the rows of a column", "attention-is-all-you-need-pytorch PR 17, OpenNMT-tf PR 6")
@@ -131,16 +130,9 @@ class AffineFirstNumber(Sublayer):
 
 
 @fault("SUB-10", "gamma and beta of another width accepted", "cf. AiDotNet.Tensors PR 270")
-class AffineUnchecked(Sublayer):
+class AffineUnchecked(Lenient, Sublayer):  # type: ignore[misc]  # what is attended to is a sub-layer
     """Read past their end."""
 
     def fitted(self, x: LayerCall) -> LayerCall:
-        """The call with as many numbers as x_q has columns."""
         width = x.x_q.shape[-1]
         return replace(x, gamma=to_width(x.gamma, width), beta=to_width(x.beta, width))
-
-    def check(self, x: LayerCall) -> None:
-        super().check(self.fitted(x))
-
-    def attend(self, x: LayerCall) -> SublayerExpected:
-        return super().attend(self.fitted(x))

@@ -88,7 +88,7 @@ def call_of(x: Inputs) -> Call:
     return Call.of(b, hq, x.k.shape[1], sq, sk, x.q.shape[3], x.v.shape[3], str(x.dtype), keywords)
 
 
-def bound(path: str, make: type[Mistake], name: str) -> type[Mistake]:
+def bound(path: str, make: type[Attention], name: str) -> type[Mistake]:
     """The mistake on one path, as a class of this name.
 
     Parameters
@@ -96,7 +96,7 @@ def bound(path: str, make: type[Mistake], name: str) -> type[Mistake]:
     path
         An id of kernel_paths.toml.
     make
-        The mistake.
+        The mistake, or a fault of attention that has no tiles.
     name
         Name of the class.
 
@@ -111,9 +111,10 @@ def bound(path: str, make: type[Mistake], name: str) -> type[Mistake]:
         For an unknown path.
     """
     taken = kernel_paths()[path]
-    methods = {each: _guarded(each) for each in _changed(make)}
+    base = make if issubclass(make, Mistake) else type(make.__name__, (make, Mistake), {})
+    methods = {each: _guarded(each) for each in _changed(base)}
     doc = f"{make.__doc__}\n\nWhere {taken.kernel} has a path of its own: {taken.what}."
-    return type(name, (make,), {"path": taken, "__doc__": doc, "__module__": make.__module__} | methods)
+    return type(name, (base,), {"path": taken, "__doc__": doc, "__module__": make.__module__} | methods)
 
 
 def _changed(make: type[Mistake]) -> list[str]:

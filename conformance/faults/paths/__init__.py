@@ -6,9 +6,10 @@ Each can be plugged in as those are: ``attention_conformance.conformance.faults:
 
 from __future__ import annotations
 
-from attention_conformance.conformance.faults.models.on_path import bound
+from attention_conformance.conformance.faults.models.on_path import Mistake, bound
+from attention_conformance.conformance.faults.models.sdpa import Attention
 from attention_conformance.conformance.faults.paths.table import TABLE
-from attention_conformance.conformance.faults.registry import PATH, Fault, kebab
+from attention_conformance.conformance.faults.registry import FAULTS, PATH, Fault, kebab
 
 __all__ = ["PATH_FAULTS"]
 
@@ -20,9 +21,18 @@ def _faults() -> dict[str, Fault]:
         if name in found:
             raise ValueError(f"fault {name}: registered twice")
         on_path = bound(path, make, "".join(part.capitalize() for part in name.split("-")))
-        title = f"{make.title} ({on_path.path.kernel}, {path})"
-        found[name] = Fault(name, make.clause, title, (f"{PATH} {path}", *threads), on_path)
+        clause, title = _said(make)
+        text = f"{title} ({on_path.path.kernel}, {path})"
+        found[name] = Fault(name, clause, text, (f"{PATH} {path}", *threads), on_path)
     return found
+
+
+def _said(make: type[Attention]) -> tuple[str, str]:
+    """The clause that a mistake breaks, and its title; a fault that is known without a path has its own."""
+    if issubclass(make, Mistake):
+        return make.clause, make.title
+    known = FAULTS[kebab(make.__name__)]
+    return known.clause, known.title
 
 
 #: Every fault on a path, by its name.

@@ -11,17 +11,9 @@ from attention_conformance.conformance.faults.models.sdpa import Array, Inputs
 LIMIT = 65536
 
 
-@mistake("SDPA-17", "query head h reads key head h mod Hkv")
-class HeadsTiled(Mistake):
-    """Tiled in the place of repeated."""
-
-    def heads(self, x: Inputs, array: Array) -> Array:
-        return np.tile(array, (1, x.group, 1, 1))
-
-
 @mistake("SDPA-17", "a group rounded up to a power of two")
 class GroupRoundedUp(Mistake):
-    """The fourth head of a tile belongs to the next key head."""
+    """A group of 3 is read as 4: head 3 reads key head 0."""
 
     def heads(self, x: Inputs, array: Array) -> Array:
         group = 1 << max(x.group - 1, 0).bit_length()
@@ -36,7 +28,7 @@ class LastOfGroup(Mistake):
         return array[:, (np.arange(x.shape[1]) + 1) // x.group % array.shape[1]]
 
 
-@mistake("SDPA-17", "heads of a group beyond the eighth read the first key head")
+@mistake("SDPA-17", "heads of a group beyond the eighth read the next key head")
 class BeyondEight(Mistake):
     """Eight heads fit into a tile; the rest begins again."""
 
@@ -53,15 +45,6 @@ class HeadsSwapped(Mistake):
         output, group = super().stored(x, output), x.group
         order = np.arange(x.shape[1]).reshape(-1, group).T.ravel()
         return np.ascontiguousarray(output[:, order])
-
-
-@mistake("SDPA-17", "values of grouped heads not repeated rightly, keys are")
-class ValueHeadsTiled(Mistake):
-    """Keys are paired rightly."""
-
-    def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
-        q, k, _ = super().operands(x)
-        return q, k, np.tile(x.v, (1, x.group, 1, 1)).astype(x.work)
 
 
 @mistake("SDPA-9", "heads that became rows are masked as rows")
@@ -94,20 +77,10 @@ class BiasOfFirstInGroup(Mistake):
 
 @mistake("SDPA-38", "the sink of the first head of a group used for all")
 class SinkOfFirstInGroup(Mistake):
-    """Sinks are read by key head."""
+    """All heads of a group read the sink of its first."""
 
     def sinks(self, x: Inputs) -> Array:
         return super().sinks(x)[np.arange(x.shape[1]) // x.group * x.group]
-
-
-@mistake("SDPA-1", "batch times heads beyond 65,535 not computed")
-class GridLimit(Mistake):
-    """The launch fails silently; the rest stays zero."""
-
-    def stored(self, x: Inputs, output: Array) -> Array:
-        output = super().stored(x, output)
-        output.reshape(x.shape[0] * x.shape[1], *output.shape[2:])[LIMIT - 1 :] = 0
-        return output
 
 
 @mistake("SDPA-1", "batch times heads wraps at 65,536")

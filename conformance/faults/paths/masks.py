@@ -44,14 +44,6 @@ class WindowSkipsTile(Mistake):
         return allowed & (self.keys(x) >= np.minimum(start, np.maximum(self.diagonal(x), 0)))
 
 
-@mistake("SDPA-11", "the window ignored")
-class WindowIgnored(Mistake):
-    """Every key is seen."""
-
-    def window_allows(self, x: Inputs) -> Array:
-        return np.ones(x.shape, bool)
-
-
 @mistake("SDPA-11", "the window one key too wide at the left")
 class WindowOneMore(Mistake):
     """W + 1 for W."""
@@ -59,24 +51,6 @@ class WindowOneMore(Mistake):
     def window(self, x: Inputs) -> tuple[int | None, int | None]:
         left, right = super().window(x)
         return None if left is None else left + 1, right
-
-
-@mistake("SDPA-9", "causal aligned bottom-right")
-class CausalBottomRight(Mistake):
-    """The diagonal ends at the last key."""
-
-    def causal_allows(self, x: Inputs) -> Array:
-        if not x.is_causal:
-            return super().causal_allows(x)
-        return self.keys(x) <= self.diagonal(x) + x.shape[3] - x.shape[2]
-
-
-@mistake("SDPA-9", "causal ignored")
-class CausalIgnored(Mistake):
-    """Every row sees every key."""
-
-    def causal_allows(self, x: Inputs) -> Array:
-        return np.ones(x.shape, bool)
 
 
 @mistake("SDPA-9", "causal in whole tiles of keys from the second tile of rows on")
@@ -132,14 +106,6 @@ class DiagonalOfPackedRows(Mistake):
         return np.arange(x.shape[2])[None, :, None] * x.group + head + self.offset(x)
 
 
-@mistake("SDPA-10", "the causal offset ignored")
-class OffsetIgnored(Mistake):
-    """The diagonal begins at the first key."""
-
-    def offset(self, x: Inputs) -> Array:
-        return np.zeros((1, 1, 1, 1), int)
-
-
 @mistake("SDPA-12", "lengths rounded up to a tile of keys")
 class LengthsToTile(Mistake):
     """All keys of the tile that the length ends in are seen."""
@@ -148,14 +114,6 @@ class LengthsToTile(Mistake):
         if x.kv_lengths is None:
             return super().lengths_allow(x)
         return super().lengths_allow(replace(x, kv_lengths=-(-np.asarray(x.kv_lengths) // self.tile) * self.tile))
-
-
-@mistake("SDPA-12", "lengths ignored")
-class LengthsIgnored(Mistake):
-    """Keys behind a length are seen."""
-
-    def lengths_allow(self, x: Inputs) -> Array:
-        return np.ones(x.shape, bool)
 
 
 @mistake("SDPA-12", "the length of the first batch used for all")
@@ -222,14 +180,6 @@ class MaskStrideAligned(Mistake):
         return mask.reshape(b, h, rows * keys)[:, :, at]
 
 
-@mistake("SDPA-7", "the mask ignored")
-class MaskIgnored(Mistake):
-    """No mask is read on this path."""
-
-    def mask_allows(self, x: Inputs) -> Array:
-        return np.ones(x.shape, bool)
-
-
 @mistake("SDPA-6", "the bias not added from the second tile of keys on")
 class BiasFirstTile(Mistake):
     """Only the first tile of keys gets it."""
@@ -263,11 +213,3 @@ class SoftcapFirstTile(Mistake):
 
     def capped(self, x: Inputs, s: Array) -> Array:
         return np.where(self.keys(x) < self.tile, super().capped(x, s), s)
-
-
-@mistake("SDPA-5", "the softcap ignored")
-class SoftcapIgnored(Mistake):
-    """A path without the option."""
-
-    def capped(self, x: Inputs, s: Array) -> Array:
-        return s

@@ -9,9 +9,6 @@ import numpy as np
 from attention_conformance.conformance.faults.models.on_path import Mistake, mistake
 from attention_conformance.conformance.faults.models.sdpa import Array, Inputs
 
-#: Keys up to which a sum is added one by one in the storage dtype; longer ones would only take longer.
-MOST_KEYS = 2048
-
 #: Buckets of head widths.
 BUCKETS = (32, 64, 96, 128, 192, 256, 512)
 
@@ -117,16 +114,6 @@ class OutputNotRescaled(Mistake):
         return np.concatenate([first, weights[..., self.tile :]], axis=3)
 
 
-@mistake("SDPA-25", "the sum of the powers accumulated in the storage dtype")
-class TotalInHalf(Mistake):
-    """A sum in bfloat16 that has come to 2 takes no term below 2^−8."""
-
-    def total(self, x: Inputs, powers: Array) -> Array:
-        if x.dtype.itemsize > 2 or not 0 < x.shape[3] <= MOST_KEYS:
-            return super().total(x, powers)
-        return np.add.accumulate(powers.astype(x.dtype), axis=3)[..., -1:].astype(x.work)
-
-
 @mistake("SDPA-2", "columns of q and k behind the last full 32 left out of q · k")
 class ColumnTailDropped(Mistake):
     """A width of 40 or 80 is no multiple of what a tile of columns holds."""
@@ -173,11 +160,3 @@ class ValueStrideOfKeys(Mistake):
         b, h, keys, width = v.shape
         at = (np.arange(keys)[:, None] * k.shape[3] + np.arange(width)) % (keys * width)
         return q, k, v.reshape(b, h, keys * width)[:, :, at]
-
-
-@mistake("SDPA-9", "positions of keys counted in the storage dtype")
-class PositionsInStorage(Mistake):
-    """bfloat16 counts to 256, float16 to 2048."""
-
-    def keys(self, x: Inputs) -> Array:
-        return super().keys(x).astype(x.dtype).astype(np.float64)

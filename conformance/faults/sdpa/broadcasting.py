@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
@@ -47,7 +49,7 @@ class MaskOfFirstHead(Attention):
     """A boolean mask becomes (B, 1, Sq, Sk) on its way; a bias is handed on as it is."""
 
     def mask_allows(self, x: Inputs) -> Array:
-        return super().mask_allows(x) if x.mask is None else super().spread(x, first_of(x.mask, 1))
+        return super().mask_allows(x if x.mask is None else replace(x, mask=first_of(x.mask, 1)))
 
 
 @fault("SDPA-8", "the first row of a mask used for all, of a bias not", "cf. transformer PR 40")
@@ -55,7 +57,7 @@ class MaskOfFirstRow(Attention):
     """A boolean mask is turned into one over the keys."""
 
     def mask_allows(self, x: Inputs) -> Array:
-        return super().mask_allows(x) if x.mask is None else super().spread(x, first_of(x.mask, 2))
+        return super().mask_allows(x if x.mask is None else replace(x, mask=first_of(x.mask, 2)))
 
 
 @fault("SDPA-8", "one key column is read as the first of many", "pytorch PR 128816")

@@ -120,7 +120,7 @@ class OffsetClamped(Attention):
         return np.maximum(super().offset(x), 0)
 
 
-@fault("SDPA-10", "the offset added to a bottom-right alignment", "cf. mlxcel 75")
+@fault("SDPA-10", "a given causal offset is counted from the bottom right: Sk − Sq is added", "cf. mlxcel 75")
 class OffsetFromBottomRight(Attention):
     """Right without an offset; with one, Sk − Sq is added."""
 
@@ -148,7 +148,7 @@ class OffsetSign(Attention):
 
 @fault(
     "SDPA-9",
-    "rows counted with a tile of 16 as if there were as many keys",
+    "causal skips every key tile (of 16) behind the one with the row's own index, whatever the offset",
     "SageAttention PR 372, flash-sparse-attention PR 213",
 )
 class CausalTilesOfSquare(Attention):

@@ -20,6 +20,16 @@ class Filled(Attention):
         return np.where(allowed, s, x.work(self.value(x)))
 
 
+class Unguarded(Attention):
+    """Softmax without a guard: NaN in a row of −inf alone, as −inf − (−inf) is."""
+
+    def top(self, x: Inputs, s: Array) -> Array:
+        return self.sink_top(x, s.max(axis=3, keepdims=True, initial=-np.inf))
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        return powers / total
+
+
 @fault("SDPA-7", "masked scores filled with −1e4", "onnxruntime 14363, lattice 361, transformers 14859")
 class FillMinus1e4(Filled):
     """Right while the allowed scores are far above −1e4; a fully masked row gives the mean of v."""
@@ -41,17 +51,11 @@ class FillMinus1e9(Filled):
     "masked scores filled with −1e20, which float16 cannot hold",
     "source 004, flax 982, linformer-pytorch PR 19",
 )
-class FillMinus1e20(Filled):
+class FillMinus1e20(Unguarded, Filled):
     """NaN in fully masked rows in float16, where the fill is −inf, and the mean of v in all others."""
 
     def value(self, x: Inputs) -> float:
         return -np.inf if x.dtype == np.float16 else -1e20
-
-    def top(self, x: Inputs, s: Array) -> Array:
-        return s.max(axis=3, keepdims=True, initial=-np.inf)
-
-    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
-        return powers / total
 
 
 @fault("SDPA-7", "masked scores filled with the smallest number of the dtype", "reformer-pytorch PR 26, darts PR 3087")
@@ -79,17 +83,11 @@ class FillPlusInf(Filled):
 
 
 @fault("SDPA-15", "a float64 fill of −1e308 that float32 turns into −inf", "jax PR 34114")
-class FillFloat64(Filled):
+class FillFloat64(Unguarded, Filled):
     """Fully masked rows: the mean of v in float64, NaN in narrower dtypes."""
 
     def value(self, x: Inputs) -> float:
         return -1e308 if x.work is np.float64 else -np.inf
-
-    def top(self, x: Inputs, s: Array) -> Array:
-        return s.max(axis=3, keepdims=True, initial=-np.inf)
-
-    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
-        return powers / total
 
 
 @fault("SDPA-13", "fills of mask and causal add up: −1e4 or −2e4", "onnxruntime 14363")
@@ -177,19 +175,7 @@ class NoMaximum(Attention):
         return np.where((total == 0) & allowed.any(axis=3, keepdims=True), x.work(np.nan), weights)
 
 
-@fault("SDPA-14", "the maximum is taken over masked keys too", "allennlp PR 437")
-class MaximumOfMasked(Attention):
-    """Where a masked score is far above the allowed ones, all powers underflow."""
-
-    def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
-        self._all = np.where(np.isfinite(s), s, x.work(-np.inf)).max(axis=3, keepdims=True, initial=-np.inf)
-        return super().filled(x, s, allowed)
-
-    def top(self, x: Inputs, s: Array) -> Array:
-        return np.maximum(super().top(x, s), self._all)
-
-
-@fault("SDPA-14", "1e-6 added to the sum of the powers", "vllm PR 39148, burn PR 4697")
+@fault("SDPA-14", "1e-6 added to the sum of the powers", "cf. vllm PR 39148, cf. burn PR 4697")
 class TotalPlusEpsilon(Attention):
     """A guard against 0/0 that is in every row: a relative error of up to 1e-6."""
 
@@ -202,18 +188,12 @@ class TotalPlusEpsilon(Attention):
     "a finite fill for masks, but not for a bias of −inf: NaN where the bias empties a row",
     "cf. allennlp 890, cf. vllm-fork PR 682, cf. flax 982",
 )
-class FillNotForBias(FillMinus1e9):
+class FillNotForBias(Unguarded, FillMinus1e9):
     """Rows that masks empty give the mean of v, rows that a bias of −inf empties NaN; both in one row mix."""
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
         others = self.mask_allows(x) & self.causal_allows(x) & self.window_allows(x) & self.lengths_allow(x)
         return np.where(others, s, x.work(self.value(x)))
-
-    def top(self, x: Inputs, s: Array) -> Array:
-        return self.sink_top(x, s.max(axis=3, keepdims=True, initial=-np.inf))
-
-    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
-        return powers / total
 
 
 @fault("SDPA-7", "−1e4 added once to every masked score", "transformers 14859, cf. onnxruntime 14363")

@@ -13,8 +13,13 @@ def fully_masked(allowed: Array) -> Array:
     return np.logical_not(allowed.any(axis=3, keepdims=True))
 
 
+def sinkless(x: Inputs) -> Array:
+    """Heads to which the call gives no sink, (Hq, 1, 1): the softmax of others has a score in every row."""
+    return np.asarray(np.isneginf(Attention().sinks(x))[:, None, None])
+
+
 class NanRow(Attention):
-    """NaN in the rows that ``hit`` names among those without a key, as exp(−inf + inf) gives it."""
+    """NaN in the rows that ``hit`` names among those without a key, as exp(−inf + inf) gives it; none beside a sink."""
 
     def hit(self, x: Inputs, allowed: Array) -> Array:
         """Rows that come out NaN, (B, Hq, Sq, 1)."""
@@ -22,10 +27,14 @@ class NanRow(Attention):
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         weights = super().normalized(x, powers, total, allowed)
-        return np.where(self.hit(x, allowed), x.work(np.nan), weights)
+        return np.where(self.lost(x, allowed), x.work(np.nan), weights)
 
     def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:
-        return np.where(self.hit(x, allowed), x.work(np.nan), super().lse(x, top, total, allowed))
+        return np.where(self.lost(x, allowed), x.work(np.nan), super().lse(x, top, total, allowed))
+
+    def lost(self, x: Inputs, allowed: Array) -> Array:
+        """Rows of ``hit`` whose largest score is −inf, (B, Hq, Sq, 1): a sink is a score."""
+        return self.hit(x, allowed) & sinkless(x)
 
 
 @fault("SDPA-15", "NaN in fully masked rows", "pytorch 103963, openvino 35959, iree 24175, rten PR 1321")
@@ -49,7 +58,11 @@ class EmptyRowNanByLength(NanRow):
         return fully_masked(self.lengths_allow(x)) if x.kv_lengths is not None else np.zeros_like(fully_masked(allowed))
 
 
-@fault("SDPA-15", "NaN in rows above the diagonal of causal", "cf. flash-attention 443, cf. vllm 27491")
+@fault(
+    "SDPA-15",
+    "NaN in rows that causal alone leaves no key (negative offset)",
+    "cf. flash-attention 443, cf. vllm 27491",
+)
 class EmptyRowNanByOffset(NanRow):
     """More queries than keys, aligned at the bottom right: the first rows stand before the first key."""
 
@@ -76,11 +89,11 @@ class EmptyRowPoisonsBatch(NanRow):
 
 @fault("SDPA-15", "the mean of v in fully masked rows", "onnxruntime 28904, onnxscript PR 2654, apex 1390, source 001")
 class EmptyRowMean(Attention):
-    """Softmax over equal fills: every key, masked or not, gets the weight 1/Sk."""
+    """Softmax over equal fills: every key, masked or not, gets the weight 1/Sk; beside a sink fills weigh nothing."""
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         weights = super().normalized(x, powers, total, allowed)
-        return np.where(fully_masked(allowed), x.work(1 / max(1, x.shape[3])), weights)
+        return np.where(fully_masked(allowed) & sinkless(x), x.work(1 / max(1, x.shape[3])), weights)
 
 
 @fault("SDPA-15", "the mean of v in rows that mask and causal empty only together", "onnxruntime 28904")
@@ -90,7 +103,8 @@ class EmptyRowMeanCombined(Attention):
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         weights = super().normalized(x, powers, total, allowed)
         alone = fully_masked(self.mask_allows(x)) | fully_masked(np.broadcast_to(self.causal_allows(x), x.shape))
-        return np.where(fully_masked(allowed) & ~alone, x.work(1 / max(1, x.shape[3])), weights)
+        empty = fully_masked(allowed) & ~alone & sinkless(x)
+        return np.where(empty, x.work(1 / max(1, x.shape[3])), weights)
 
 
 @fault("SDPA-15", "fully masked rows are not written: they hold the row before", "mlx 2395")
@@ -124,8 +138,7 @@ class EmptyKeysNan(NanRow):
     """Sk = 0 divides 0 by 0; masked rows are guarded."""
 
     def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
-        output = super().summed(x, weights, allowed, v)
-        return output if x.shape[3] else np.full_like(output, np.nan)
+        return np.where(self.lost(x, allowed), x.work(np.nan), super().summed(x, weights, allowed, v))
 
     def hit(self, x: Inputs, allowed: Array) -> Array:
         return np.full_like(fully_masked(allowed), x.shape[3] == 0)

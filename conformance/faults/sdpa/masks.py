@@ -19,7 +19,7 @@ class MaskInverted(Attention):
     """The meaning of nn.MultiheadAttention under the same name."""
 
     def mask_allows(self, x: Inputs) -> Array:
-        return super().mask_allows(x) if x.mask is None else ~super().mask_allows(x)
+        return super().mask_allows(x if x.mask is None else replace(x, mask=~x.mask))
 
 
 @fault("SDPA-7", "the mask ignored", "DI-engine 333, Practical_NLP_in_PyTorch PR 8")
@@ -27,7 +27,7 @@ class MaskIgnored(Attention):
     """Accepted and never read."""
 
     def mask_allows(self, x: Inputs) -> Array:
-        return np.ones(x.shape, bool)
+        return super().mask_allows(replace(x, mask=None))
 
 
 @fault("SDPA-7", "the mask ignored with one query", "hip-ep PR 144")
@@ -35,7 +35,7 @@ class MaskIgnoredOneQuery(Attention):
     """The path for decoding has no mask."""
 
     def mask_allows(self, x: Inputs) -> Array:
-        return np.ones(x.shape, bool) if x.shape[2] == 1 else super().mask_allows(x)
+        return super().mask_allows(replace(x, mask=None) if x.shape[2] == 1 else x)
 
 
 @fault("SDPA-7", "a mask or bias is not read: where one is given the call is causal", "executorch PR 10285")
@@ -56,7 +56,7 @@ class MaskAdded(Attention):
     """Nothing is masked; the allowed keys get a bonus of 1."""
 
     def mask_allows(self, x: Inputs) -> Array:
-        return np.ones(x.shape, bool)
+        return super().mask_allows(replace(x, mask=None))
 
     def added(self, x: Inputs, s: Array) -> Array:
         s = super().added(x, s)
@@ -68,7 +68,7 @@ class MaskAfterSoftmax(Attention):
     """The rows no longer add up to 1."""
 
     def mask_allows(self, x: Inputs) -> Array:
-        return np.ones(x.shape, bool)
+        return super().mask_allows(replace(x, mask=None))
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         return super().normalized(x, powers, total, allowed) * Attention.mask_allows(self, x)
@@ -114,7 +114,7 @@ class MaskDroppedWithCausal(Attention):
     """One of two masks wins."""
 
     def mask_allows(self, x: Inputs) -> Array:
-        return np.ones(x.shape, bool) if x.is_causal else super().mask_allows(x)
+        return super().mask_allows(replace(x, mask=None) if x.is_causal else x)
 
 
 @fault("SDPA-13", "the bias dropped where is_causal is given", "cf. pytorch PR 178588, cf. keras-hub PR 2977")
@@ -146,7 +146,7 @@ class MaskOrCausal(Attention):
     def mask_allows(self, x: Inputs) -> Array:
         if x.mask is None or not x.is_causal:
             return super().mask_allows(x)
-        return super().mask_allows(x) | (self.keys(x) <= self.diagonal(x))
+        return super().mask_allows(replace(x, mask=self.spread(x, x.mask) | (self.keys(x) <= self.diagonal(x))))
 
 
 @fault("SDPA-13", "causal dropped where the weights are returned", "keras 23038")
@@ -162,7 +162,7 @@ class MaskDroppedWithLengths(Attention):
     """Padding is thought to be all there is to mask."""
 
     def mask_allows(self, x: Inputs) -> Array:
-        return np.ones(x.shape, bool) if x.kv_lengths is not None else super().mask_allows(x)
+        return super().mask_allows(x if x.kv_lengths is None else replace(x, mask=None))
 
 
 @fault("SDPA-13", "the window dropped where a mask is given", "cf. jax 32300")
@@ -178,8 +178,9 @@ class MaskTransposed(Attention):
     """Rows for keys: only where Sq = Sk does it fit."""
 
     def mask_allows(self, x: Inputs) -> Array:
-        allowed = super().mask_allows(x)
-        return allowed.swapaxes(2, 3) if x.mask is not None and x.shape[2] == x.shape[3] else allowed
+        if x.mask is None or x.shape[2] != x.shape[3]:
+            return super().mask_allows(x)
+        return super().mask_allows(replace(x, mask=self.spread(x, x.mask).swapaxes(2, 3)))
 
 
 @fault("SDPA-7", "with one allowed key the output is not quite its value", "tt-metal 51927")

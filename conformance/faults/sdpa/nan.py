@@ -66,7 +66,11 @@ class NanSpreadsOverRows(Attention):
         return super().stored(x, np.where(bad, np.nan, output))
 
 
-@fault("SDPA-21", "masked keys of large norm shift the row", "allennlp PR 437")
+@fault(
+    "SDPA-21",
+    "the maximum is taken over masked keys too: one far above the allowed ones makes all powers underflow",
+    "allennlp PR 437",
+)
 class MaskedKeysWeigh(Attention):
     """The mask is a factor on the powers, after a maximum over all keys: what is masked can underflow the rest."""
 

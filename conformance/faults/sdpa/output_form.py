@@ -91,6 +91,14 @@ class LseBaseTwo(Attention):
         return (lse / math.log(2)).astype(lse.dtype)
 
 
+@fault("SDPA-19", "lse in the storage dtype of half-precision calls", "cf. ring-flash-attention 22")
+class LseInStorage(Attention):
+    """Three digits are left of a lse in bfloat16; wider calls are right."""
+
+    def stored_lse(self, x: Inputs, lse: Array) -> Array:
+        return lse.astype(x.dtype)
+
+
 @fault("SDPA-19", "lse multiplied by ln 2", "pytorch 181645, FlashMLA PR 106")
 class LseTimesLogTwo(Attention):
     """A natural lse converted as if it were in base 2."""
@@ -116,7 +124,7 @@ class LseGroupedHeads(Attention):
         return lse.reshape(b, -1, x.group, s).swapaxes(1, 2).reshape(b, h, s) if x.group > 1 else lse
 
 
-@fault("SDPA-19", "lse of unscaled scores", "cf. aiter PR 3334")
+@fault("SDPA-19", "lse adds the unscaled maximum to the log of the scaled sum", "cf. aiter PR 3334")
 class LseUnscaled(Attention):
     """The scale is applied inside exp, and forgotten outside."""
 

@@ -46,10 +46,10 @@ class OutputInHalf(Attention):
 
     def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
         output = super().summed(x, weights, allowed, v)
-        if not is_half(x) or not np.isfinite(v).all():
+        if not is_half(x) or not np.isfinite(v).all() or x.shape[3] > MOST_KEYS:
             return output
         output = np.zeros(output.shape, x.dtype)
-        for j in range(min(x.shape[3], MOST_KEYS)):
+        for j in range(x.shape[3]):
             output = output + (weights[..., j, None] * v[:, :, None, j]).astype(x.dtype)
         return output.astype(x.work)
 

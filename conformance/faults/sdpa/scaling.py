@@ -149,7 +149,7 @@ class ScaleIgnoredGrouped(Attention):
 
 @fault("SDPA-2", "queries and keys normalised to length 1", "x-transformers 190, cf. Swin-Transformer 373")
 class OperandsNormalized(Attention):
-    """Cosine attention, with the scale of the other."""
+    """Cosine attention, with the scale of the dot product."""
 
     def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
         q, k, v = super().operands(x)

@@ -105,7 +105,7 @@ class SinkCountsPerTile(Tiled):
 
 @fault("SDPA-38", "sinks are read by key head", "cf. pie PR 272, cf. sgl-kernel-xpu PR 254")
 class SinksByKeyHead(Attention):
-    """All query heads of a group take the logit of the first; one query head per key head hides it."""
+    """Head h reads the logit of head h // group; one query head per key head hides it."""
 
     def sinks(self, x: Inputs) -> Array:
         return super().sinks(x)[np.arange(x.q.shape[1]) // x.group]
@@ -150,8 +150,9 @@ class WeightsWithoutSink(Attention):
 class LseWithoutSink(Attention):
     """The lse of the keys alone, which is what a correction behind the kernel starts from."""
 
-    def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:
-        return super().lse(x, top, total - self.sink_power(x, top), allowed)
+    def softmax(self, x: Inputs, s: Array, allowed: Array) -> tuple[Array, Array]:
+        weights, _ = super().softmax(x, s, allowed)
+        return weights, super().softmax(replace(x, sinks=None), s, allowed)[1]  # taken off the sum it would cancel
 
 
 @fault("SDPA-38", "lse is −inf in a fully masked row", "flash-attention PR 2706")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
@@ -63,8 +65,8 @@ class SoftcapAfterCausal(Attention):
         s = super().filled(x, s, allowed)
         if x.softcap is None or not x.is_causal:
             return s
-        others = self.mask_allows(x) & self.bias_allows(x) & self.lengths_allow(x)
-        return np.where(others & np.isneginf(s), x.work(-x.softcap), s)
+        leaks = self.allowed(replace(x, is_causal=False)) & ~self.causal_allows(x)
+        return np.where(leaks, x.work(-x.softcap), s)
 
 
 @fault("SDPA-5", "the softcap before the scale", "cf. trl PR 5691")

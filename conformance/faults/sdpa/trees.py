@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
@@ -117,13 +119,7 @@ class TreeAtTheEnd(Attention):
     """Prefix = keys − draft tokens: wrong in a cache of fixed size."""
 
     def tree_allows(self, x: Inputs) -> Array:
-        model = _AtTheEnd()
-        return model.tree_allows(x)
-
-
-class _AtTheEnd(Attention):
-    def offset(self, x: Inputs) -> Array:
-        return np.full((1, 1, 1, 1), x.shape[3] - x.shape[2])
+        return super().tree_allows(replace(x, causal_offset=x.shape[3] - x.shape[2]))
 
 
 @fault("TREE-2", "the tree of the first batch is used for all", "sglang-jax PR 1569")

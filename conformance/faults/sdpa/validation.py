@@ -9,15 +9,13 @@ import numpy as np
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
 from attention_conformance.conformance.faults.registry import fault
 from attention_conformance.conformance.spec.sdpa import Expected, broadcasts
-from attention_conformance.impls.validate import check_inputs
 
 
 class Lenient(Attention):
     """Trims the inputs by ``fitted`` until they fit, and then computes."""
 
     def check(self, x: Inputs) -> None:
-        fitted = self.fitted(x)
-        check_inputs(fitted.q, fitted.k, fitted.v, fitted.mask, fitted.bias)
+        super().check(self.fitted(x))
 
     def fitted(self, x: Inputs) -> Inputs:
         """Inputs that fit; what the kernel would read."""

@@ -46,7 +46,7 @@ class LatentScaleReversed(Latent):
 
 @fault("MLA-4", "the scale is 1 in the absorbed form", "vLLM-metax PR 113")
 class LatentScaleOne(Latent):
-    """A number that was there until another one came."""
+    """A placeholder 1.0 that is never replaced, also where a scale is given."""
 
     def scale(self, x: Latents) -> float:
         return 1.0

@@ -12,6 +12,13 @@ from attention_conformance.conformance.faults.models.sdpa import Array
 from attention_conformance.conformance.faults.registry import fault
 
 
+class OtherPlaces(Paged):
+    """Other places than those of the sequence's keys, whose diagonal stays where its length puts it."""
+
+    def default_offset(self, x: Any, n: int, queries: int, keys: int) -> int:
+        return self.length(x, n) - queries
+
+
 @fault("PAGED-2", "pages of a cache are read in order, without the table", "flashinfer PR 1976")
 class PagedTableIgnored(Paged):
     """Page after page from the first of the sequence on: right where pages lie in order."""
@@ -76,26 +83,20 @@ class PagedSlotsReversed(Paged):
 
 
 @fault("PAGED-4", "a paged cache is read to the end of its last page", "vllm PR 47305, cf. flashinfer 941")
-class PagedWholePages(Paged):
+class PagedWholePages(OtherPlaces):
     """Unwritten slots count as keys."""
 
     def places(self, x: Any, n: int) -> Array:
         return np.arange(-(-self.length(x, n) // x.page) * x.page)
 
-    def default_offset(self, x: Any, n: int, queries: int, keys: int) -> int:
-        return self.length(x, n) - queries
-
 
 @fault("PAGED-4", "one slot behind the last key of a paged cache is read", "cf. zml PR 563")
-class PagedOneSlotTooMany(Paged):
+class PagedOneSlotTooMany(OtherPlaces):
     """≤ for <; a causal mask hides it."""
 
     def places(self, x: Any, n: int) -> Array:
         length = self.length(x, n)
         return np.arange(min(length + 1, x.table.shape[1] * x.page)) if length else np.arange(0)
-
-    def default_offset(self, x: Any, n: int, queries: int, keys: int) -> int:
-        return self.length(x, n) - queries
 
 
 @fault("PAGED-3", "the newest key of a paged cache is not seen", "cf. TransformerEngine 3331")
@@ -108,19 +109,16 @@ class PagedNewestKeyMissing(Paged):
 
 
 @fault("PAGED-1", "a last page that is not full is not read", "cf. flash-linear-attention 906")
-class PagedPartialPageDropped(Paged):
+class PagedPartialPageDropped(OtherPlaces):
     """The number of pages is rounded down."""
 
     def places(self, x: Any, n: int) -> Array:
         length = self.length(x, n)
         return np.arange(length // x.page * x.page if length > x.page else length)
 
-    def default_offset(self, x: Any, n: int, queries: int, keys: int) -> int:
-        return self.length(x, n) - queries
-
 
 @fault("PAGED-4", "entries of the table behind the last page are read", "cf. vllm PR 47305, cf. flashinfer 5262")
-class PagedPaddingRead(Paged):
+class PagedPaddingRead(OtherPlaces):
     """The loop over pages runs to the width of the table, masked by nothing; −1 is the first page."""
 
     def places(self, x: Any, n: int) -> Array:
@@ -129,9 +127,6 @@ class PagedPaddingRead(Paged):
 
     def blocks(self, x: Any, n: int, j: Array) -> Array:
         return np.clip(super().blocks(x, n, j), 0, len(x.k) // x.page - 1)
-
-    def default_offset(self, x: Any, n: int, queries: int, keys: int) -> int:
-        return self.length(x, n) - queries
 
 
 @fault("PAGED-8", "the longest context is taken for every sequence's own", "vllm-flash-attention PR 18")
@@ -175,7 +170,7 @@ class PagedPowersOfTwo(Paged):
 
 @fault("PAGED-6", "pages of one key are read as pages of two", "cf. flashinfer 885")
 class PagedSizeOne(Paged):
-    """A kernel without a form for P = 1 takes each other entry."""
+    """A kernel without a form for P = 1 takes every other entry."""
 
     def blocks(self, x: Any, n: int, j: Array) -> Array:
         return super().blocks(x, n, j // 2 * 2 if x.page == 1 else j)

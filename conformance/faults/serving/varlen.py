@@ -14,6 +14,13 @@ from attention_conformance.conformance.faults.registry import fault
 TILE = 16
 
 
+class OtherKeys(Packed):
+    """Other keys than those of the sequence, whose diagonal stays where its own keys put it."""
+
+    def default_offset(self, x: Pack, n: int, queries: int, keys: int) -> int:
+        return len(super().keys(x, n)) - queries
+
+
 @fault("VARLEN-2", "the boundaries of packed sequences are ignored", "HunyuanVideo PR 310, LLaMA-Factory PR 4224")
 class PackedBoundariesIgnored(Packed):
     """Every query attends to the whole pack, as in the path without a kernel that knows boundaries."""
@@ -40,27 +47,21 @@ class PackedPrefixSeen(Packed):
 
 
 @fault("VARLEN-2", "the last tile of keys runs on into the next sequence", "cf. flash-attention PR 2333")
-class PackedTileCrossesBoundary(Packed):
+class PackedTileCrossesBoundary(OtherKeys):
     """Keys are masked by whole tiles of 16: right for multiples of 16, and under a causal mask."""
 
     def keys(self, x: Pack, n: int) -> Array:
         start, end = x.cu_seqlens_k[n : n + 2].tolist()
         return np.arange(start, min(start - (start - end) // TILE * TILE, len(x.k)))
 
-    def default_offset(self, x: Pack, n: int, queries: int, keys: int) -> int:
-        return len(super().keys(x, n)) - queries
-
 
 @fault("VARLEN-2", "one key of the next sequence is seen", "cf. prime-rl PR 2392")
-class PackedOneKeyTooMany(Packed):
+class PackedOneKeyTooMany(OtherKeys):
     """≤ for < at the end of a sequence; a causal mask hides it."""
 
     def keys(self, x: Pack, n: int) -> Array:
         start, end = x.cu_seqlens_k[n : n + 2].tolist()
         return np.arange(start, min(end + 1, len(x.k)))
-
-    def default_offset(self, x: Pack, n: int, queries: int, keys: int) -> int:
-        return len(super().keys(x, n)) - queries
 
 
 @fault("VARLEN-2", "the last key of a sequence is not seen", "cf. ring-flash-attention PR 78")
@@ -94,14 +95,11 @@ class PackedDiagonalOfMaxima(Packed):
 
 
 @fault("VARLEN-6", "keys beyond the longest sequence of queries are not seen", "cf. vllm-omni PR 3525")
-class PackedKeysUpToLongestQueries(Packed):
+class PackedKeysUpToLongestQueries(OtherKeys):
     """One maximum, that of the queries, bounds the loop over keys."""
 
     def keys(self, x: Pack, n: int) -> Array:
         return super().keys(x, n)[: max(x.max_seqlen_q, 1)]
-
-    def default_offset(self, x: Pack, n: int, queries: int, keys: int) -> int:
-        return len(super().keys(x, n)) - queries
 
 
 @fault("VARLEN-1", "keys of packed sequences are found by the boundaries of queries", "vllm-omni PR 3525")
@@ -217,7 +215,7 @@ class PackedEmptyKeepsRows(Packed):
             output[rows], lse[:, rows] = output[rows[0] - 1], lse[:, rows[:1] - 1]
 
 
-@fault("VARLEN-4", "packed sequences behind an empty one take its place in the table of keys", "thinc PR 637")
+@fault("VARLEN-4", "packed sequences behind one without queries read the keys of the sequence before", "thinc PR 637")
 class PackedEmptyShifts(Packed):
     """Sequences without queries are left out of the one list and not of the other."""
 
@@ -226,7 +224,7 @@ class PackedEmptyShifts(Packed):
         return super().keys(x, n - int(np.count_nonzero(starts[1 : n + 1] == starts[:n])))
 
 
-@fault("VARLEN-4", "a pack ends at its first empty sequence", "flash-linear-attention 103, cf. FlashKDA PR 32")
+@fault("VARLEN-4", "a pack ends at its first empty sequence", "cf. flash-linear-attention 103, cf. FlashKDA PR 32")
 class PackedEndsAtEmpty(Packed):
     """``break`` for ``continue``: what follows is left as zeros."""
 
@@ -243,9 +241,13 @@ class PackedEmptyLsePositive(Packed):
         return np.where(np.isneginf(lse), np.inf, lse).astype(lse.dtype)
 
 
-@fault("VARLEN-4", "with one query each, empty sequences are not counted", "flash-attention 1537, flash-attention 1619")
+@fault(
+    "VARLEN-4",
+    "with max_seqlen_q = 1, sequence n is written to row n, though empty sequences have no row",
+    "flash-attention 1537, flash-attention 1619",
+)
 class PackedOneQueryAsBatch(Packed):
-    """With max_seqlen_q = 1 the rows are viewed as a batch: row n is sequence n."""
+    """The rows are viewed as a batch of one query each."""
 
     def written(self, x: Pack, n: int) -> Array:
         rows = super().written(x, n)
@@ -277,15 +279,12 @@ class PackedWindowIgnored(Packed):
 
 
 @fault("VARLEN-7", "the last sequence of a pack reads on to the end of k", "flash-attention 1661")
-class PackedLastReadsOn(Packed):
+class PackedLastReadsOn(OtherKeys):
     """Its length is what is left of the array; without anything behind it that is right."""
 
     def keys(self, x: Pack, n: int) -> Array:
         keys = super().keys(x, n)
         return np.arange(x.cu_seqlens_k[n], len(x.k)) if n == x.sequences - 1 else keys
-
-    def default_offset(self, x: Pack, n: int, queries: int, keys: int) -> int:
-        return len(super().keys(x, n)) - queries
 
 
 @fault("VARLEN-8", "packed sequences behind the 256th are not computed", "cf. flash-linear-attention 906")
@@ -329,7 +328,9 @@ class PackedBoundariesNotChecked(Packed):
         return min(x.sequences, len(x.cu_seqlens_k) - 1)
 
 
-@fault("VARLEN-1", "rows of a packed sequence behind its last whole tile are not written", "flash-linear-attention 906")
+@fault(
+    "VARLEN-1", "rows of a packed sequence behind its last whole tile are not written", "cf. flash-linear-attention 906"
+)
 class PackedTailNotWritten(Packed):
     """A sequence longer than a tile of 16 rows loses what is over."""
 

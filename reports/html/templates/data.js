@@ -42,7 +42,8 @@ const page = {
   save(name, rows) {
     const quoted = (value) => {
       let text = value === null || value === undefined ? "" : String(value);
-      if (typeof value === "string" && /^[=+@\t\r]/.test(text)) text = "'" + text;
+      const formula = /^[=+@\t\r]/.test(text) || (text[0] === "-" && Number.isNaN(Number(text)));
+      if (typeof value === "string" && formula) text = "'" + text;
       return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
     };
     const text = rows.map((row) => row.map(quoted).join(",")).join("\r\n") + "\r\n";

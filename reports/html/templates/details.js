@@ -19,6 +19,7 @@
   // What the details of a cell show, in this order.
   const FIELDS = [
     ["outcome", "outcome"], ["clause", "clause"], ["reason", "reason"], ["median", "median", milliseconds],
+    ["seconds", "median of the equal calls, in no ranking", milliseconds], ["calls", "equal calls", whole],
     ["interval_low", "95 % interval from", milliseconds], ["interval_high", "to", milliseconds], ["min", "least sample", milliseconds], ["max", "greatest sample", milliseconds],
     ["rounds", "samples", whole], ["process_runs", "process runs", whole], ["stopped", "stopped by"], ["gflops", "GFLOP/s", digits], ["tokens_per_second", "tokens per second", digits],
     ["memory", "memory beyond the inputs, bytes", whole], ["memory_method", "measured by"], ["share", "worst error, share of bound", digits], ["profile", "profile"],
@@ -73,13 +74,20 @@
     const some = (outcome) => all.filter((r) => r.outcome === outcome);
     const numbers = SERIOUS.filter((o) => some(o).length).map((o) => `${some(o).length} ${WORDS[o] || o}`).join(", ") || "not run";
     const parts = [sentence(data, id), el("p", { class: "counts" }, `${numbers}.`)];
-    for (const [at, r] of all.filter((r) => ["failed", "known-deviation", "advisory"].includes(r.outcome)).sort((x, y) => SERIOUS.indexOf(x.outcome) - SERIOUS.indexOf(y.outcome)).slice(0, MANY).entries()) {
+    const wrong = all.filter((r) => ["failed", "known-deviation", "advisory"].includes(r.outcome)).sort((x, y) => SERIOUS.indexOf(x.outcome) - SERIOUS.indexOf(y.outcome));
+    const shown = (r, at) => {
       const summary = el("summary", {}, badge(r.outcome), ` ${implementation === undefined ? `${r.implementation} ${r.device} · ` : ""}${r.case} · ${r.dtype} · ${r.reason}`);
       const one = el("details", { class: "case" }, summary);
       const fill = () => { if (one.open && one.children.length === 1) one.append(evidence(r), el("p", {}, a("Link to this result", "result", r.implementation, r.device, r.dtype, r.case))); };
       one.addEventListener("toggle", fill);
       if (at === 0 && implementation !== undefined) { one.open = true; fill(); }
-      parts.push(one);
+      return one;
+    };
+    parts.push(...wrong.slice(0, MANY).map(shown));
+    if (wrong.length > MANY) {
+      const more = el("button", { type: "button", class: "copy" }, `Show the other ${wrong.length - MANY}`);
+      more.addEventListener("click", () => more.replaceWith(...wrong.slice(MANY).map((r) => shown(r))));
+      parts.push(more);
     }
     const rows = (list) => list.map((r) => [a(r.case, "result", r.implementation, r.device, r.dtype, r.case), implementation === undefined ? r.implementation : r.dtype, implementation === undefined ? r.dtype : digits(r.share), r.outcome === "passed" ? r.profile : r.reason]);
     for (const outcome of ["passed", "unsupported", "not-applicable"]) {

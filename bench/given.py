@@ -1,0 +1,79 @@
+"""Given values: numbers and files of a command's options, refused before anything is measured."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+from attention_conformance.impls.contract import InputError
+
+
+def count(least: int) -> Callable[[str], int]:
+    """The type of an option that takes a whole number.
+
+    Parameters
+    ----------
+    least
+        The least number that it takes.
+
+    Returns
+    -------
+    Callable[[str], int]
+        A function for argparse.
+    """
+
+    def convert(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{text}: expected at least {least}")
+        return number
+
+    return convert
+
+
+def above(bound: float) -> Callable[[str], float]:
+    """The type of an option that takes a finite number beyond a bound.
+
+    Parameters
+    ----------
+    bound
+        The number that is just too small.
+
+    Returns
+    -------
+    Callable[[str], float]
+        A function for argparse.
+    """
+
+    def convert(text: str) -> float:
+        number = float(text)
+        if not bound < number < math.inf:
+            raise argparse.ArgumentTypeError(f"{text}: expected more than {bound:g}, and finite")
+        return number
+
+    return convert
+
+
+def refuse_unwritable(option: str, path: Path | str | None) -> None:
+    """Refuse a file that cannot be written, as far as can be told without writing it.
+
+    Parameters
+    ----------
+    option
+        Option that names it.
+    path
+        The file, None where there is none.
+
+    Raises
+    ------
+    InputError
+        If it lies in no folder, or is one.
+    """
+    if path is None:
+        return
+    if Path(path).is_dir():
+        raise InputError(f"{option} {path}: it is a folder")
+    if not Path(path).resolve().parent.is_dir():
+        raise InputError(f"{option} {path}: there is no folder {Path(path).parent}")
