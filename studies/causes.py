@@ -65,6 +65,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause("keras_ops", "float64 arrays are read as float32", "keras/src/backend/torch/core.py", r"float64.*float32", after=True),
     Cause("keras_ops", "a causal call with a scale of 0 or below is NaN in torch", "torch.nn.functional.scaled_dot_product_attention", r"NaN in every element", after=True),
     Cause("keras_ops", "a row whose every score is NaN is zeros in torch", TORCH_FLASH, ZEROS, after=True),
+    Cause("keras_ops", "in float16 a mask adds −45,850, and torch adds it in float32: the row is as without the mask", "keras/src/backend/torch/nn.py", r"attends as if unmasked|as without the mask", after=True),
     Cause("keras_ops", "torch adds −inf for a boolean mask: NaN where a masked score overflows", TORCH_MASK, LOST, after=True),
     Cause("memory_efficient_plain", "causal aligned bottom-right: triu(j − i + 1)", "memory_efficient_attention.py", BOTTOM),
     Cause("memory_efficient_plain", "the smallest number is written at masked keys", "memory_efficient_attention.py", MEAN),

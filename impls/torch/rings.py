@@ -134,20 +134,14 @@ def public(
     v: torch.Tensor,
     *,
     group: Any,
-    is_causal: bool = False,
     scale: float | None = None,
 ) -> torch.Tensor:
     """``context_parallel`` around scaled_dot_product_attention, as published; by the composition, which alone has
     gradients on the CPU.
 
-    A buffer of positions is sharded by it, as a model's is; q, k and v are a rank's already.
-
-    Raises NotImplementedError for causal, which the library raises for, and for more or fewer keys than rows, of which
-    it gives every rank all rows.
+    A buffer of positions is sharded by it, as a model's is; q, k and v are a rank's already.  It is for as many keys as
+    rows: with others every rank gets all rows.  There is no ``is_causal``, as in ``heads``.
     """
-    _refuse_causal(is_causal)
-    if q.shape[2] != k.shape[2]:
-        raise NotImplementedError("with Sq ≠ Sk the output of every rank has all rows")
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor.experimental import context_parallel
 
@@ -161,25 +155,19 @@ def public(
     return result
 
 
-def _refuse_causal(is_causal: bool) -> None:
-    if is_causal:  # the mask is a plain tensor: attention-conformance ledger issue torch-dtensor-causal
-        raise NotImplementedError("got mixed torch.Tensor and DTensor")
-
-
 def heads(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     *,
     group: Any,
-    is_causal: bool = False,
     scale: float | None = None,
 ) -> torch.Tensor:
     """SDPA of DTensors whose heads are sharded, by the kernel that they have on the CPU.
 
-    Raises NotImplementedError for causal, which the library raises for.
+    There is no ``is_causal``: the library raises for it, "got mixed torch.Tensor and DTensor", as its mask is a plain
+    tensor (``attention-conformance ledger issue torch-dtensor-causal``).
     """
-    _refuse_causal(is_causal)
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Shard
 
@@ -198,4 +186,5 @@ for _each in (ring, rotating, balanced, balanced_gathered):
     vars(_each).update(equal_widths=True)  # of the flash kernel of the CPU
 for _each in (balanced, balanced_gathered):
     vars(_each).update(sharding="zigzag")
+vars(public).update(length_relation="Sq = Sk")
 vars(heads).update(sharding="heads", ranks=(2, 4, 8))  # heads have to divide by all of them: three would make 24
