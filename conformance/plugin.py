@@ -76,8 +76,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = [item for item in items if part[xdist.scope(item.nodeid)] != shard.index]
         config.hook.pytest_deselected(items=others)
         if items and shard.index not in part.values():
-            few = f"there are {len(part)} implementations and files of tests to share out"
-            raise pytest.UsageError(f"--shard {shard}: {few}, which is the most that N can be")
+            raise pytest.UsageError(
+                f"--shard {shard}: implementations are shared out as wholes, so N can be {len(part)} here at most"
+            )
         items[:] = [item for item in items if part[xdist.scope(item.nodeid)] == shard.index]
     config.stash[PLACES] = {item.nodeid: place for place, item in enumerate(items)}
     items.sort(key=lambda item: not is_quick(xdist.target_of(item)))

@@ -391,7 +391,7 @@ def test_a_part_without_implementations_is_refused(tmp_path: Path) -> None:
     """More parts than there are implementations: one sentence, and not a run that judged nothing."""
     done = run(tmp_path, "--impl", "numpy-eager", "--case", "plain", "--shard", "2/2")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "--shard 2/2: there are 1 implementations and files of tests to share out" in done.stderr
+    assert "--shard 2/2: implementations are shared out as wholes, so N can be 1 here at most" in done.stderr
 
 
 @pytest.mark.parametrize(
