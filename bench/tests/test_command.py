@@ -206,3 +206,12 @@ def test_an_unknown_workload_is_a_usage_error(tmp_path: Path) -> None:
     done = run(tmp_path, "--impl", "mine.py:attention", "--workload", "prefil-b1h8d64s128")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "did you mean" in done.stderr + done.stdout
+
+
+def test_a_run_that_times_nothing_leaves_no_checkpoint(tmp_path: Path) -> None:
+    """All is known, and the next run, of a mended function, need not be told to go on or to forget."""
+    done = run(tmp_path, "--impl", "mine.py:unscaled")
+    assert done.returncode == 1
+    assert "FAILED: nothing was timed" in done.stdout
+    assert "not complete" not in done.stdout
+    assert not list(tmp_path.glob("*checkpoint*"))

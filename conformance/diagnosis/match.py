@@ -376,7 +376,8 @@ def _pair(
     left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed], barren: set[Failed]
 ) -> Explanation | None:
     """Two faults together, searched where the fewest faults show, because every pair of them has to be tried."""
-    numbers = [f for f in left if f.failure not in IN_WORDS]  # to raise what some pair raises too says nothing
+    # To raise what some pair raises too says nothing, and neither does NaN everywhere.
+    numbers = [f for f in left if f.failure not in IN_WORDS and (f.telling or f.partly_nan)]
     small = [f for f in numbers if f.case.size[0] <= KEPT]  # thousands of pairs are tried on each
     one_of_each = {f.case: f for f in small}.values()  # the same case in another dtype shows the same faults
     shows = {f: _showing(f) for f in itertools.islice(one_of_each, TRIED)}
