@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ from attention_conformance.conformance.judging.claims import ALL
 from attention_conformance.conformance.judging.features import FEATURES
 from attention_conformance.conformance.run import sharding
 from attention_conformance.conformance.run.parallel import default_parallel
+from attention_conformance.impls.option_types import above, count
 from attention_conformance.impls.process import limits
 
 
@@ -20,14 +20,14 @@ def add(add: Callable[..., Any]) -> None:
     add("--case", action="append", default=[], metavar="GLOB", help="only these cases; may be repeated")
     add(
         "--case-timeout",
-        type=_seconds,
+        type=above(0.0),
         default=300.0,
         metavar="SECONDS",
         help="time for one case, compilation included",
     )
     add(
         "--parallel",
-        type=_count,
+        type=count(1),
         default=default_parallel(),
         metavar="N",
         help="how many libraries are judged at the same time (default: %(default)s)",
@@ -115,20 +115,6 @@ def add_fuzz(add: Callable[..., Any]) -> None:
         " that are compiled or exported for each case, unless --impl names them",
     )
     add("--fuzz-seed", type=int, metavar="SEED", help="repeat the problems of the run that printed this")
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text}: expected 1 or more")
-    return number
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}: expected a number of seconds above 0")
-    return number
 
 
 def _shard(text: str) -> sharding.Shard:

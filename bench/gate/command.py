@@ -15,7 +15,6 @@ from attention_conformance.bench.gate import modules
 from attention_conformance.bench.gate.decide import Gate, Task
 from attention_conformance.bench.gate.modules import Problem
 from attention_conformance.bench.gate.verdict import STATUS, Verdict, text
-from attention_conformance.bench.given import above, count, refuse_unwritable
 from attention_conformance.conformance.targets import DEVICES
 from attention_conformance.impls.contract import (
     DTYPES,
@@ -28,6 +27,7 @@ from attention_conformance.impls.contract import (
 )
 from attention_conformance.impls.envelope import Shape
 from attention_conformance.impls.operators import SDPA
+from attention_conformance.impls.option_types import above, count, refuse_unwritable
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 from attention_conformance.impls.select import plug_in
 

@@ -100,7 +100,7 @@ def run(records: Sequence[Record], plan: Plan, **rest: Any) -> dict[str, Any]:
 
 
 def finished(path: Path, header: Mapping[str, Any]) -> list[str] | None:
-    """The outcomes in a JSON that has every cell of a run with this header of a checkpoint, by equal spec and so on.
+    """The outcomes in a JSON that has every cell of a run with this header of a checkpoint: spec, plan and versions.
 
     None where there is no such file.  Inputs are drawn anew in every run, so the seed of the plan may be another one.
     """

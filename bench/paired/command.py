@@ -14,7 +14,6 @@ import msgspec
 from tabulate import tabulate
 
 from attention_conformance.bench.analysis.statistics import Verdict
-from attention_conformance.bench.given import above, count, refuse_unwritable
 from attention_conformance.bench.machine.machine import describe
 from attention_conformance.bench.options import Renamed
 from attention_conformance.bench.output.table import grid
@@ -37,6 +36,7 @@ from attention_conformance.bench.validity.outcomes import MEASURED
 from attention_conformance.bench.workloads.presets import PRESETS, select
 from attention_conformance.conformance.targets import DEVICES
 from attention_conformance.impls.contract import DTYPES
+from attention_conformance.impls.option_types import above, count, refuse_unwritable
 
 #: Exit codes: nothing is worse, something is, and nothing can be said.
 NOTHING_WORSE, WORSE, CANNOT_TELL = 0, 1, 2

@@ -70,7 +70,7 @@ def quick_once(q: Any, k: Any, v: Any, wrong: int = 1) -> np.ndarray:
     return BY_CONTENT[key].copy()
 
 
-def quick_thrice(q: Any, k: Any, v: Any) -> np.ndarray:
+def quick_three_times(q: Any, k: Any, v: Any) -> np.ndarray:
     """The same the first three times: most of the least number of batches."""
     return quick_once(q, k, v, wrong=3)
 
@@ -121,7 +121,7 @@ def test_an_honest_kernel_is_timed() -> None:
     assert (found.kind, found.reason) == (TIMED, "")
 
 
-@pytest.mark.parametrize("kernel", [remembers_arrays, remembers_numbers, quick_once, quick_thrice])
+@pytest.mark.parametrize("kernel", [remembers_arrays, remembers_numbers, quick_once, quick_three_times])
 def test_a_kernel_that_returns_what_it_computed_before_is_invalid(kernel: Any) -> None:
     """What is checked of it is right, and on inputs that it never saw it is slow, unless it is wrong and unchecked."""
     BY_CONTENT.clear()

@@ -116,7 +116,7 @@ def test_a_slower_kernel_is_called_slower(kernel: Path, capsys: pytest.CaptureFi
 
 
 def test_a_kernel_of_half_precision_is_compared_in_it(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without ``--dtype`` the first that base or new has is timed, and what is compared says which it was."""
+    """Without ``--dtype`` the first that base or new has is timed, and the table is headed by it."""
     half = RIGHT + "\nattention.dtypes = ('float16',)\n"
     kernel.write_text(half)
     git(kernel.parent, "commit", "--quiet", "-am", "half")

@@ -255,7 +255,7 @@ class Held:
 
 
 def of_session(first: int) -> list[int]:
-    """Processes of a session besides its first one.
+    """Processes of a session other than its first one.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Given values: numbers and files of a command's options, refused before anything is measured."""
+"""Types of options: numbers and files that a command is given, refused before it begins."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ def count(least: int) -> Callable[[str], int]:
     -------
     Callable[[str], int]
         A function for argparse.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        By that function, for any other number.
     """
 
     def convert(text: str) -> int:
@@ -30,6 +35,7 @@ def count(least: int) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"{text}: expected at least {least}")
         return number
 
+    convert.__name__ = "int"  # which argparse names where the text is no number
     return convert
 
 
@@ -45,6 +51,11 @@ def above(bound: float) -> Callable[[str], float]:
     -------
     Callable[[str], float]
         A function for argparse.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        By that function, for any other number.
     """
 
     def convert(text: str) -> float:
@@ -53,6 +64,7 @@ def above(bound: float) -> Callable[[str], float]:
             raise argparse.ArgumentTypeError(f"{text}: expected more than {bound:g}, and finite")
         return number
 
+    convert.__name__ = "float"
     return convert
 
 
