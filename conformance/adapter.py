@@ -64,7 +64,7 @@ class Finding:
             return result.failure is self.failure and any(text in result.reason for text in self.contains)
         if not isinstance(case, Case) or case.invalid or case.past is not None or reply is None:
             return False
-        profile = target.implementation.profile(target.dtype)
+        profile = target.profile
         if result.failure in (Failure.VALUE, Failure.SHAPE) and case.results() == ("output",):
             return self.interpretation.fits(reply.results["output"], case, target.dtype, profile)
         return result.failure is Failure.ERROR and self.interpretation.refuses(case, target.dtype)
@@ -214,7 +214,7 @@ def _content(returned: Returned, case: AnyCase, target: Target) -> Finding | Non
     output = returned.values[0].array
     if not isinstance(case, Case) or output is None:
         return None
-    profile = target.implementation.profile(target.dtype)
+    profile = target.profile
     for interpretation in interpretations(target.implementation.layout):
         if interpretation.fits(output, case, target.dtype, profile):
             return Finding(interpretation.text, interpretation=interpretation)
@@ -230,7 +230,7 @@ def wider(returned: Returned, target: Target) -> list[str]:
 
 def right(returned: Returned, case: AnyCase, target: Target) -> bool:
     """Whether all results keep their bounds, whatever their dtype."""
-    expected, limit = case.expected(target.dtype), case.bound(target.dtype, target.implementation.profile(target.dtype))
+    expected, limit = case.expected(target.dtype), case.bound(target.dtype, target.profile)
     if returned.raised or len(returned.values) != len(returned.names):  # an exception has as many results as names: 0
         return False
     for name, value in zip(returned.names, returned.values, strict=True):

@@ -92,7 +92,7 @@ def blank_of(target: Target, case: AnyCase) -> Result:
         case=case.name,
         clauses=case.clauses,
         outcome=Outcome.PASSED,
-        profile=target.implementation.profile(target.dtype).value,
+        profile=target.profile.value,
         sizes=sizes_of(case),
     )
 

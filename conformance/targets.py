@@ -11,7 +11,7 @@ import pytest
 
 from attention_conformance.conformance.cases import every_case, quick_cases
 from attention_conformance.impls import envelope_probe
-from attention_conformance.impls.contract import DTYPES, Implementation, ImplementationError
+from attention_conformance.impls.contract import DTYPES, Implementation, ImplementationError, Profile
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.process.pool import IMPORT_TIMEOUT, Crashed, Pool, TimedOut
 from attention_conformance.impls.select import select, with_attributes
@@ -38,6 +38,27 @@ class Target:
     def id(self) -> str:
         """A name for test ids and reports."""
         return f"{self.implementation.name}-{self.device}-{self.dtype}"
+
+    @property
+    def profile(self) -> Profile:
+        """(SDPA-25) The precision profile that its results are judged by."""
+        return self.implementation.profile(self.dtype, self.device)
+
+
+def profile_key(implementation: str, device: str, dtype: str) -> str:
+    """Name under which a result file has the profile of a target: the CPU's without its device.
+
+    Parameters
+    ----------
+    implementation, device, dtype
+        Names.
+
+    Returns
+    -------
+    str
+        "torch-sdpa/float32", "jax-nn/cuda-float32".
+    """
+    return f"{implementation}/{dtype}" if device == "cpu" else f"{implementation}/{device}-{dtype}"
 
 
 @dataclass(frozen=True)

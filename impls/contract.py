@@ -140,8 +140,8 @@ class Implementation:
     past_layout: Layout | None = None
     dtypes: tuple[str, ...] = DTYPES
     devices: tuple[str, ...] = ("cpu", "cuda")
-    #: Precision profile per dtype; a dtype that is not named has Profile.WIDE if it is float32 or
-    #: float64 and Profile.STORAGE otherwise.
+    #: Precision profile per dtype, "float32", or per device and dtype, "cuda-float32", which comes first; a dtype that
+    #: is not named has Profile.WIDE if it is float32 or float64 and Profile.STORAGE otherwise.
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     #: Packages to look for before use.
     requires: tuple[str, ...] = ("numpy",)
@@ -170,13 +170,15 @@ class Implementation:
     def __hash__(self) -> int:
         return hash((self.name, self.target))
 
-    def profile(self, dtype: str) -> Profile:
-        """The precision profile that the implementation declares for a dtype, or the default one.
+    def profile(self, dtype: str, device: str = "cpu") -> Profile:
+        """The precision profile that the implementation declares for a dtype on a device, or the default one.
 
         Parameters
         ----------
         dtype
             Dtype, such as "float16".
+        device
+            Device, such as "cuda".
 
         Returns
         -------
@@ -184,7 +186,7 @@ class Implementation:
             The profile that its results are judged by.
         """
         default = Profile.WIDE if dtype in ("float32", "float64") else Profile.STORAGE
-        return self.profiles.get(dtype, default)
+        return self.profiles.get(f"{device}-{dtype}", self.profiles.get(dtype, default))
 
     def missing(self) -> tuple[str, ...]:
         """The required packages that are not installed (found by name, without importing them)."""

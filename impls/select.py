@@ -198,7 +198,10 @@ def with_attributes(implementation: Implementation, attributes: dict[str, Any]) 
             if unknown:
                 raise ValueError(f"{sorted(unknown)[0]!r} is not one of {', '.join(DTYPES)}")
         if "profiles" in attributes:
-            changes["profiles"] = {dtype: Profile(value) for dtype, value in dict(attributes["profiles"]).items()}
+            changes["profiles"] = {key: Profile(value) for key, value in dict(attributes["profiles"]).items()}
+            unknown = {key.removeprefix("cpu-").removeprefix("cuda-") for key in changes["profiles"]} - set(DTYPES)
+            if unknown:
+                raise ValueError(f"{sorted(unknown)[0]!r} in profiles is not one of {', '.join(DTYPES)}")
         if "operator" in attributes:
             changes |= _of_operator(implementation, attributes["operator"])
         if "layout" in attributes:

@@ -49,7 +49,6 @@ ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(MAPPED),
     "MALLOC_TRIM_THRESHOLD_": str(MAPPED),
     "NUMPY_MADVISE_HUGEPAGE": "0",
-    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # there are other processes on the GPU
 }
 
 #: prctl's number for "no huge pages in this process", of which one is 2 MiB resident at its first byte.

@@ -79,7 +79,7 @@ def extra_info(cell: Cell, outcome: Outcome, extra: ExtraMetrics) -> dict[str, A
         first_call_seconds=first.first_call_seconds,
         peak_rss_bytes=first.peak_rss_bytes,
         share=outcome.share,
-        profile=target.implementation.profile(target.dtype).value,
+        profile=target.profile.value,
         **extra.info(cell, interval.value),
     )
     plain: dict[str, Any] = msgspec.to_builtins(found)

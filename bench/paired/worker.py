@@ -48,7 +48,7 @@ def offer(patterns: list[str], device: str, dtype: str) -> dict[str, Any]:
             "operator": target.implementation.operator,
             "keywords": sorted(found.keywords[target.implementation.name]),
             "process": target.implementation.process,
-            "profile": target.implementation.profile(dtype).value,
+            "profile": target.profile.value,
             "framework": target.implementation.framework.value,
         }
         for target in found.targets

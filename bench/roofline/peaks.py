@@ -155,7 +155,7 @@ def best_product(target: Target, seconds: float, count: int) -> float:
         Threads of the framework.
     """
     plain = replace(target.implementation, folder="", worker="peak")
-    dtypes = product_dtypes(target.dtype, target.device, target.implementation.profile(target.dtype))
+    dtypes = product_dtypes(target.dtype, target.device, target.profile)
     key = (plain.framework, target.device, dtypes, count)
     if seconds:
         pool = Pool(environment=threads.environment(count), cores=count, always=False)

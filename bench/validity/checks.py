@@ -389,7 +389,7 @@ class References:
             inputs = self._make(workload, target.dtype, number if keep else FIRST)
             if not keep:
                 inputs = arguments.fresh(workload, *inputs, number)
-        return Call(workload, *inputs, target.dtype, target.implementation.profile(target.dtype), number)
+        return Call(workload, *inputs, target.dtype, target.profile, number)
 
     def expect(self, call: Call, seed: int) -> tuple[Part, ...]:
         """``expect``, computed once."""

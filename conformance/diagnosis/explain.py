@@ -293,7 +293,7 @@ def _failed(each: Examined) -> Failed | None:
 
 
 def _profile(each: Examined) -> Profile:
-    return each.target.implementation.profile(each.target.dtype)
+    return each.target.profile
 
 
 def _explained(known: Failed, diagnosis: Diagnosis) -> list[str]:

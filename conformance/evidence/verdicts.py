@@ -54,7 +54,7 @@ def excuse(target: Target, case: AnyCase, judged: Judged, ledger: Ledger, versio
     met = triggers.triggered(dict.fromkeys(found), case.inputs(dtype), heads)
     spoiled = {each.deviation.id: _rows(expected, each.rows) for each in met if each.deviation.shown_by(judged.result)}
     if failure is Failure.VALUE and judged.reply is not None:
-        profile = target.implementation.profile(dtype)
+        profile = target.profile
         beyond = _overflows(expected, heads, dtype, profile)
         if beyond.any():
             spoiled[RANGE] = _rows(expected, beyond)

@@ -172,7 +172,7 @@ class Context:
     @property
     def profile(self) -> Profile:
         """The precision profile that the implementation declares."""
-        return self.target.implementation.profile(self.target.dtype)
+        return self.target.profile
 
 
 @dataclass

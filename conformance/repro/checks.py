@@ -77,7 +77,7 @@ def wrong_elements(judged: Judged, case: AnyCase, target: Target) -> tuple[Eleme
     """
     if judged.result.failure is not Failure.VALUE or judged.reply is None:
         return ()
-    return worst_elements(judged.reply, case, target.dtype, target.implementation.profile(target.dtype))
+    return worst_elements(judged.reply, case, target.dtype, target.profile)
 
 
 def _element(

@@ -88,9 +88,10 @@ class Header(Record, frozen=True, tag_field="kind", tag="header", forbid_unknown
     shard: Annotated[Name, Meta(description="part I of N of a run, with --shard I/N")] | None = None
     ledgers: tuple[LedgerFile, ...] | None = None
     not_installed: tuple[Name, ...] = ()
-    profiles: Annotated[dict[Name, Profile], Meta(description="declared profile by implementation/dtype")] = field(
-        default_factory=dict
-    )
+    profiles: Annotated[
+        dict[Name, Profile],
+        Meta(description="declared profile by implementation/dtype or implementation/cuda-dtype"),
+    ] = field(default_factory=dict)
     adapters: tuple[Adapter, ...] = ()
     envelopes: tuple[EnvelopeLine, ...] = ()
 

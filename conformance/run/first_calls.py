@@ -104,7 +104,7 @@ def judge(target: Target, processes: int, versions: Mapping[str, str], *, load: 
         NAME,
         (CLAUSE,),
         Outcome.PASSED,
-        profile=implementation.profile(target.dtype).value,
+        profile=target.profile.value,
     )
     if implementation.operator != SDPA.name or target.device != "cpu":
         return replace(blank, outcome=Outcome.UNSUPPORTED, reason="first calls are of sdpa on the CPU")
@@ -194,7 +194,7 @@ def _difference(kind: FirstCall, case: Case, target: Target) -> Difference | Non
 def _wrong(reply: Reply, case: Case, target: Target) -> np.ndarray:
     """The elements beyond their bounds."""
     expected = case.expected(target.dtype).output
-    bound = case.bound(target.dtype, target.implementation.profile(target.dtype)).output
+    bound = case.bound(target.dtype, target.profile).output
     got = reply.results["output"].astype(np.float64)
     return shares(got, expected, bound, target.dtype) > 1
 

@@ -54,7 +54,7 @@ def judge(target: Target, question: str, pool: Pool, keywords: frozenset[str], t
         f"{PREFIX}{question}",
         (asked.clause,),
         Outcome.PASSED,
-        profile=implementation.profile(target.dtype).value,
+        profile=target.profile.value,
     )
     if not questions(operator):
         of = ", ".join(QUESTIONS)
@@ -126,7 +126,7 @@ def _judged(
     unequal = bits[0] != bits[1]
     if not unequal.any():
         return replace(blank, reason=f"{asked.text}: bit for bit")
-    bound = case.bound(target.dtype, target.implementation.profile(target.dtype)).output[part]
+    bound = case.bound(target.dtype, target.profile).output[part]
     distance = np.abs(wide[0] - wide[1])[unequal]
     farthest = float(distance.max()) if np.isfinite(distance).all() else float("nan")
     share = float(shares(wide[1], wide[0], bound, target.dtype).max())

@@ -33,7 +33,7 @@ from attention_conformance.conformance.run.run_checks import (
 from attention_conformance.conformance.run.terminal import executed, print_report, summary, told_by_cause
 from attention_conformance.conformance.run.xdist import Sender, costly_first, target_of, works
 from attention_conformance.conformance.run_case import Judged, judge_case
-from attention_conformance.conformance.targets import QUICK
+from attention_conformance.conformance.targets import QUICK, profile_key
 from attention_conformance.impls.contract import Implementation
 
 if TYPE_CHECKING:
@@ -129,9 +129,7 @@ def header(selection: targets.Selection, ledger: Ledger, adapters: Adapters) -> 
         "versions": versions_of(ledger, selection),
         "ledgers": [dataclasses.asdict(source) for source in ledger.sources],
         "not_installed": sorted(selection.not_installed),
-        "profiles": {
-            f"{t.implementation.name}/{t.dtype}": t.implementation.profile(t.dtype).value for t in selection.targets
-        },
+        "profiles": {profile_key(t.implementation.name, t.device, t.dtype): t.profile.value for t in selection.targets},
         **adapters.as_json(),
         **_envelopes_as_json(selection),
     }

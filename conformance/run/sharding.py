@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from attention_conformance.conformance.judging.outcomes import Result
 from attention_conformance.conformance.results import ResultFileError, Run, Writer, read
+from attention_conformance.conformance.targets import profile_key
 from attention_conformance.impls.contract import InputError
 
 #: What the parts of one run have in common in their headers; they may have run on machines with another kernel.
@@ -188,8 +189,7 @@ def _joined(runs: dict[Path, Run], targets: list[str]) -> list[Result]:
     place = {name: at for at, name in enumerate(targets)}
 
     def order(result: Result) -> tuple[Any, ...]:
-        return result.case.startswith(("fuzz/", "fresh/", "invariance/")), place.get(
-            f"{result.implementation}/{result.dtype}", len(place)
-        )
+        key = profile_key(result.implementation, result.device, result.dtype)
+        return result.case.startswith(("fuzz/", "fresh/", "invariance/")), place.get(key, len(place))
 
     return sorted(results, key=order)

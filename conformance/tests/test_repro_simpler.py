@@ -158,7 +158,7 @@ def _one(folder: Path, name: str) -> Failing:
 def _wrong(one: Failing, rows: Any, by: float | None = None, number: float | None = None) -> Judged:
     """A judged reply that is right but at some rows: so many bounds off in their first element, or a number there."""
     assert one.judged.reply is not None
-    profile, dtype = one.target.implementation.profile(one.target.dtype), one.target.dtype
+    profile, dtype = one.target.profile, one.target.dtype
     expected, bound = one.case.expected(dtype).output, one.case.bound(dtype, profile).output
     output = expected.copy()
     for row in rows:

@@ -12,6 +12,14 @@ from attention_conformance.impls import envelope_probe, select
 from attention_conformance.impls.process.pool import Pool
 
 
+def test_a_target_has_the_profile_of_its_device() -> None:
+    """Under a name of its own, so that a run on two devices has both."""
+    of = {device: targets.Target(select.builtin()["jax-nn"], device, "float32") for device in ("cpu", "cuda")}
+    assert {device: one.profile.value for device, one in of.items()} == {"cpu": "wide", "cuda": "tf32"}
+    keys = [targets.profile_key("jax-nn", device, "float32") for device in of]
+    assert keys == ["jax-nn/float32", "jax-nn/cuda-float32"]
+
+
 def test_keywords_need_no_second_selection(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was selected without looking for envelopes is not examined again, which imports every library."""
     implementation = select.builtin()["numpy-eager"]

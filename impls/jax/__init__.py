@@ -13,7 +13,9 @@ _HALF = ("float16", "bfloat16")
 _WIDE = dict.fromkeys(DTYPES, Profile.WIDE)
 
 #: jax.nn computes scores in float32, rounds the weights to the dtype of k, and multiplies them with v.
-_NN = dict.fromkeys(_HALF, Profile.FUSED)
+#: Without a ``precision`` JAX multiplies float32 matrices on NVIDIA GPUs in TF32
+#: (https://docs.jax.dev/en/latest/_autosummary/jax.default_matmul_precision.html), and jax.nn takes none.
+_NN = dict.fromkeys(_HALF, Profile.FUSED) | {"cuda-float32": Profile.TF32}
 
 
 #: Processor seconds that XLA compiles a case for, as a cold run of all cases took; 0.1 where there is no number.

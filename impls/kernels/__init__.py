@@ -7,6 +7,7 @@ kernel is here.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,27 @@ def declared(**attributes: Any) -> Callable[[Any], Any]:
         return function
 
     return decorate
+
+
+def compiled(**attributes: Any) -> dict[str, Any]:
+    """Attributes of a kernel of Triton whose products are ``tl.dot`` without an ``input_precision``, and others.
+
+    Such a product is in TF32 for float32 on NVIDIA GPUs, and takes at least 16 columns; kernels pad widths to powers
+    of 2.  The interpreter multiplies in float32, any width.
+    Source: https://triton-lang.org/main/python-api/generated/triton.language.dot.html.
+
+    Parameters
+    ----------
+    **attributes
+        Other attributes.
+
+    Returns
+    -------
+    dict[str, Any]
+        Attributes for ``declared``.
+    """
+    profiles = {"cuda-float32": "tf32"}
+    return {"profiles": profiles} | ({"head_widths": "at least 9"} if on_gpu() else {}) | attributes
 
 
 def fit(q: Any, k: Any, v: Any, heads: int = 1) -> None:
@@ -46,3 +68,17 @@ def fit(q: Any, k: Any, v: Any, heads: int = 1) -> None:
     length = 3 - heads
     if not q.shape[0] == k.shape[0] == v.shape[0] or k.shape[length] != v.shape[length]:
         raise ValueError("q, k and v differ in batch, or k and v in length")
+
+
+def on_gpu() -> bool:
+    """Whether Triton compiles kernels for a GPU here, and interprets none: what a server's platform layer would say."""
+    import torch
+
+    return torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1"
+
+
+def compute_capability() -> tuple[int, int]:
+    """Compute capability of the GPU that kernels are compiled for, (0, 0) where they are interpreted."""
+    import torch
+
+    return torch.cuda.get_device_capability() if on_gpu() else (0, 0)

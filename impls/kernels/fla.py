@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from attention_conformance.impls.kernels import declared, fit, isolated
+from attention_conformance.impls.kernels import compiled, declared, fit, isolated
 
 DISTRIBUTION, VERSION = "fla-core", "0.6.0"
 DTYPES = ("float32", "float16", "bfloat16")
@@ -57,7 +57,7 @@ def _causal(is_causal: bool, window: Any) -> None:
         raise NotImplementedError("parallel_attn is causal alone")
 
 
-@declared(layout="BSHD", length_relation="Sq = Sk", head_widths="up to 256", dtypes=DTYPES)
+@declared(**compiled(layout="BSHD", length_relation="Sq = Sk", head_widths="up to 256", dtypes=DTYPES))
 def parallel_attn(
     q: Any, k: Any, v: Any, *, is_causal: bool = False, window: Any = None, scale: float | None = None,
     sinks: Any = None,
@@ -68,7 +68,7 @@ def parallel_attn(
     return _attn.parallel_attn(q, k, v, scale=scale, window_size=_width(window), sink_bias=sinks)
 
 
-@declared(layout="BSHD", query_lengths=1, head_widths="up to 256", dtypes=DTYPES)
+@declared(**compiled(layout="BSHD", query_lengths=1, head_widths="up to 256", dtypes=DTYPES))
 def decoding_one_step(
     q: Any, k: Any, v: Any, *, kv_lengths: Any = None, scale: float | None = None, sinks: Any = None
 ) -> Any:
@@ -78,6 +78,6 @@ def decoding_one_step(
     k, v = (
         torch.cat([x[:0].flatten(0, 1), *(x[n, :length] for n, length in enumerate(lengths))])[None] for x in (k, v)
     )
-    ends = torch.tensor([0, *itertools.accumulate(lengths)])
+    ends = torch.tensor([0, *itertools.accumulate(lengths)], device=q.device)
     found = _decoding.attn_decoding_one_step(q.transpose(0, 1), k, v, scale=scale, cu_seqlens=ends, sink_bias=sinks)
     return found.transpose(0, 1)

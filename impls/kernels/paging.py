@@ -43,9 +43,9 @@ def dense(
     if k.shape[1] != v.shape[1]:
         raise ValueError("k and v differ in heads")
     batch, rows, keys = q.shape[0], q.shape[2], k.shape[2]
-    lengths = torch.full((batch,), keys) if kv_lengths is None else kv_lengths
+    lengths = torch.full((batch,), keys, device=q.device) if kv_lengths is None else kv_lengths
     if options.get("is_causal") or options.get("window") is not None:
-        offsets = torch.as_tensor(0 if causal_offset is None else causal_offset).expand(batch)
+        offsets = torch.as_tensor(0 if causal_offset is None else causal_offset, device=q.device).expand(batch)
         if not torch.equal(offsets.long(), lengths.long() - rows):
             raise NotImplementedError("causal and windows are aligned at the last key")
     k_cache, v_cache, table = pages(
@@ -55,7 +55,7 @@ def dense(
         q.transpose(1, 2).flatten(0, 1),
         k_cache,
         v_cache,
-        torch.arange(batch + 1, dtype=torch.int32) * rows,
+        torch.arange(batch + 1, dtype=torch.int32, device=q.device) * rows,
         table,
         lengths.int(),
         max_seqlen_q=rows,
@@ -85,12 +85,12 @@ def pages(k: Any, v: Any, lengths: list[int], size: int) -> tuple[Any, Any, Any]
         Keys, values, and the table, int32 (N, most pages of a sequence, at least one).
     """
     counts = [-(-length // size) for length in lengths]
-    table = torch.zeros((len(lengths), max([1, *counts])), dtype=torch.int32)
+    table = torch.zeros((len(lengths), max([1, *counts])), dtype=torch.int32, device=k.device)
     caches = [each.new_zeros((max(1, sum(counts)) * size, *each.shape[1:])) for each in (k, v)]
     page, start = sum(counts), 0
     for n, (length, count) in enumerate(zip(lengths, counts, strict=True)):
-        table[n, :count] = torch.arange(page - 1, page - 1 - count, -1)
-        slots = (table[n, :count, None].long() * size + torch.arange(size)).flatten()[:length]
+        table[n, :count] = torch.arange(page - 1, page - 1 - count, -1, device=k.device)
+        slots = (table[n, :count, None].long() * size + torch.arange(size, device=k.device)).flatten()[:length]
         for cache, rows in zip(caches, (k, v), strict=True):
             cache[slots] = rows[start : start + length]
         page, start = page - count, start + length

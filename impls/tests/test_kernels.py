@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from attention_conformance import check
+from attention_conformance.impls import kernels
 from attention_conformance.impls.contract import ImplementationError
 from attention_conformance.impls.kernels import isolated
 
@@ -107,6 +108,30 @@ def test_an_extra_pins_the_version_of_its_adapter(name: str) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert pinned in extras[f"kernels-{name.replace('_', '-')}"]
     assert f"`pip install --no-deps {pinned}" in (ROOT / "impls" / "KERNELS.md").read_text(encoding="utf-8")
+
+
+def test_a_kernel_that_is_compiled_takes_no_narrow_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``tl.dot`` refuses fewer than 16 columns on a GPU, where it multiplies float32 in TF32; interpreted, neither."""
+    found = {}
+    for on_gpu in (True, False):
+        monkeypatch.setattr(kernels, "on_gpu", lambda here=on_gpu: here)
+        found[on_gpu] = kernels.compiled(layout="BSHD")
+    profiles = {"cuda-float32": "tf32"}
+    assert found[True] == {"layout": "BSHD", "profiles": profiles, "head_widths": "at least 9"}
+    assert found[False] == {"layout": "BSHD", "profiles": profiles}
+
+
+def test_a_kernel_is_interpreted_where_a_gpu_is_and_the_interpreter_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server's platform layer is then told of no GPU."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert (kernels.on_gpu(), kernels.compute_capability()) == (True, (9, 0))
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert (kernels.on_gpu(), kernels.compute_capability()) == (False, (0, 0))
 
 
 def tiled(q: np.ndarray, k: np.ndarray, v: np.ndarray, behind: float) -> np.ndarray:

@@ -126,6 +126,20 @@ def test_environment_reaches_the_worker() -> None:
     worker.close()
 
 
+@pytest.mark.parametrize(("said", "wanted"), [(None, "false"), ("true", "true")])
+def test_a_worker_leaves_memory_of_a_gpu_to_others(
+    said: str | None, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JAX takes three quarters of it at its start unless it is told not to; what the user has set stays."""
+    name = "XLA_PYTHON_CLIENT_PREALLOCATE"
+    monkeypatch.delenv(name, raising=False)
+    if said is not None:
+        monkeypatch.setenv(name, said)
+    worker = Worker()
+    assert worker.call("os:getenv", name) == wanted
+    worker.close()
+
+
 def closes_its_connection(seconds: float) -> None:
     """Close what may be the connection, as daemons do with all that they were started with."""
     os.closerange(3, 1024)

@@ -107,6 +107,8 @@ def test_attributes_of_a_function_become_fields() -> None:
         {"dtypes": ["float17"]},
         {"dtypes": "float32"},
         {"profiles": {"float16": "exact"}},
+        {"profiles": {"float17": "wide"}},
+        {"profiles": {"tpu-float32": "wide"}},
         {"layout": "HBSD"},
         {"not_together": "mask"},
         {"not_together": ("mask", "bias")},
@@ -125,6 +127,22 @@ def test_a_text_in_the_place_of_a_tuple_is_told_as_it_was_written() -> None:
         select.with_attributes(some, {"dtypes": "float32"})
     with pytest.raises(ImplementationError, match="not_together is 'mask', expected tuples of names"):
         select.with_attributes(some, {"not_together": "mask"})
+
+
+def test_a_profile_may_be_of_one_device() -> None:
+    """A function that multiplies float32 in TF32 on a GPU alone says so, and is held to wide elsewhere."""
+    attributes = {"profiles": {"cuda-float32": "tf32", "float16": "fused"}}
+    changed = select.with_attributes(select.builtin()["numpy-eager"], attributes)
+    assert (changed.profile("float32"), changed.profile("float32", "cuda")) == (Profile.WIDE, Profile.TF32)
+    assert changed.profile("float16", "cuda") is Profile.FUSED
+
+
+def test_jax_nn_is_held_to_tf32_on_a_gpu_alone() -> None:
+    """JAX's own choice for float32 there, as jax.nn takes no precision; what we wrote asks for more."""
+    found = select.builtin()
+    assert found["jax-nn"].profile("float32", "cuda") is Profile.TF32
+    assert {found[name].profile("float32", "cuda") for name in ("jax-jit", "jax-tiled", "torch-sdpa")} == {Profile.WIDE}
+    assert found["jax-nn"].profile("float32") is Profile.WIDE
 
 
 def test_undeclared_profiles_have_a_default() -> None:
