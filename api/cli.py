@@ -137,7 +137,7 @@ COMMANDS: dict[str, Command] = {
         "conformance.commands:merge_options",
     ),
     "ledger": Command(
-        "keep the ledger of known deviations true, and report them: propose, stale, list, issue, page",
+        "keep the ledger of known deviations true, and report them: propose, stale, apply, list, issue, page",
         "attention-conformance ledger stale conformance.jsonl",
         "conformance.ledger.commands:run_ledger",
         "conformance.ledger.commands:ledger_options",

@@ -143,6 +143,8 @@ class Implementation:
     #: Precision profile per dtype, "float32", or per device and dtype, "cuda-float32", which comes first; a dtype that
     #: is not named has Profile.WIDE if it is float32 or float64 and Profile.STORAGE otherwise.
     profiles: Mapping[str, Profile] = field(default_factory=dict)
+    #: Keywords that its library refuses on one device and takes on another: {"cuda": ("mask", "bias")}.
+    refuses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: Packages to look for before use.
     requires: tuple[str, ...] = ("numpy",)
     #: Name of the worker process that it shares; by default the first required package, or its own for a plug-in.

@@ -123,6 +123,18 @@ def test_nothing_waits_between_the_events() -> None:
     assert GPU.log == ["synchronize", "record", "call", "record", "wait for event", "synchronize"]
 
 
+def test_waiting_for_an_idle_device_before_a_call_is_counted() -> None:
+    """So that calls and what is between them come to what the parent waits for; the CPU is not waited for."""
+    timing = watch()
+    before = timing.eviction.seconds
+    for _ in range(3):
+        timing.time(kernel, {})
+    assert timing.eviction.seconds - before == pytest.approx(3 * IDLE)
+    on_cpu = Wall(backend(Framework.TORCH), "cpu", Eviction())
+    on_cpu.time(lambda: None, {})
+    assert on_cpu.eviction.seconds == 0.0
+
+
 def test_cold_caches_are_cleared_before_every_call_and_outside_of_its_time() -> None:
     """By a copy of twice the L2, which is over before the first mark."""
     timing = watch(cold=True)

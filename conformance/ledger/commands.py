@@ -1,4 +1,4 @@
-"""Commands of the ledger: propose, stale, list, issue and page.
+"""Commands of the ledger: propose, stale, apply, list, issue and page.
 
 A proposal is new records for the failures of a result file, as TOML to read, correct and paste.  It says no more than
 the file shows: the cases and dtypes that failed in one way, the device that they failed on, and the series of the
@@ -12,15 +12,17 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from msgspec import to_builtins
 from tabulate import tabulate
 
 from attention_conformance.conformance import results
 from attention_conformance.conformance.cases import asked_cases
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.ledger import issues, page
+from attention_conformance.conformance.ledger.apply import apply
 from attention_conformance.conformance.ledger.load import KEYS, LEDGER, Deviation, Ledger, dtypes, read
 from attention_conformance.conformance.ledger.stale import Standing, stale
 from attention_conformance.conformance.ledger.versions import series
@@ -182,13 +184,13 @@ def run_ledger(action: str, deviations: list[Path], results: list[Path], record:
     Parameters
     ----------
     action
-        ``list``, ``issue``, ``propose``, ``stale`` or ``page``.
+        ``list``, ``issue``, ``propose``, ``stale``, ``apply`` or ``page``.
     deviations
         Ledgers beside the suite's own.
     results
         Result files of conformance.
     record
-        The id of the record that ``issue`` writes of.
+        The id of the record that ``issue`` writes of, or the file that ``apply`` writes.
 
     Returns
     -------
@@ -209,6 +211,8 @@ def run_ledger(action: str, deviations: list[Path], results: list[Path], record:
         return _propose(results, ledger)
     if action == "stale":
         return _stale(results, ledger)
+    if action == "apply":
+        return _apply(results[0], Path(record), ledger)
     return _list(ledger) if action == "list" else _page(results, ledger)
 
 
@@ -242,6 +246,48 @@ def _issue(id_: str, ledger: Ledger) -> str | tuple[str, int]:
     return run_script(implementation, case, dtype, device)
 
 
+def _apply(file: Path, output: Path, ledger: Ledger) -> tuple[str, int]:
+    """Write the results as records that were made of them say: 0 if no failure is left, else 1."""
+    run = results.read(file)
+    applied = list(judged_again(run, ledger))
+    failing = {(each.implementation, each.device) for each in applied if each.outcome is Outcome.FAILED}
+    # A run writes these even where they are empty, as no default.
+    always = {name: to_builtins(getattr(run.header, name)) for name in ("versions", "not_installed", "profiles")}
+    header = to_builtins(run.header) | always | {"ledgers": [asdict(source) for source in ledger.sources]}
+    with results.Writer(output, header) as writer:
+        for each in applied:
+            writer.write(each)
+        left = [each for each in run.diagnoses if (each.implementation, each.device) in failing]
+        writer.close(complete=run.complete, diagnoses=to_builtins(left))
+    counts = Counter(each.outcome for each in applied)
+    text = (
+        f"{len(applied)} results, {counts[Outcome.KNOWN_DEVIATION]} known deviations, {counts[Outcome.FAILED]} failed"
+    )
+    return f"{text}: {output}", 1 if counts[Outcome.FAILED] else 0
+
+
+def judged_again(run: Run, ledger: Ledger) -> Iterator[Result]:
+    """Results of a run with a ledger applied to them; of what a record changed before the change stays.
+
+    Parameters
+    ----------
+    run
+        Results of conformance, judged without these records.
+    ledger
+        Records, those that were proposed for its failures among them.
+
+    Yields
+    ------
+    Result
+        Each as a run of today would have it.
+    """
+    known = asked_cases()
+    for result in run.results:
+        case = known.get(result.case)
+        changed = result.outcome is Outcome.KNOWN_DEVIATION or result.failure is Failure.STALE
+        yield result if changed or case is None else apply(ledger, result, case, run.header.versions)
+
+
 def _list(ledger: Ledger) -> str:
     """All records, one a row."""
     rows = [
@@ -262,12 +308,12 @@ def _list(ledger: Ledger) -> str:
 
 def _page(paths: list[Path], ledger: Ledger) -> str:
     """Regenerate DEVIATIONS.md; returns its path."""
-    writable(page.PAGE).write_text(page.render(ledger, results.read(paths[0])), encoding="utf-8")
+    writable(page.PAGE).write_text(page.render(ledger, list(map(results.read, paths))), encoding="utf-8")
     return str(page.PAGE)
 
 
 def ledger_options(parser: argparse.ArgumentParser) -> None:
-    """The five commands with their options."""
+    """The six commands with their options."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     propose_ = actions.add_parser(
         "propose",
@@ -281,6 +327,13 @@ def ledger_options(parser: argparse.ArgumentParser) -> None:
         epilog=_ENDS.format("0 if no exercised record is out of date, 1 if one is gone in whole or in part"),
     )
     stale_.add_argument("results", nargs="+", type=Path, metavar="RESULT.jsonl", help="of pytest conformance")
+    apply_ = actions.add_parser(
+        "apply",
+        help="write a result file as it would be had today's records been there, without running anything",
+        epilog=_ENDS.format("0 if every failure is a known deviation, 1 if one is left"),
+    )
+    apply_.add_argument("results", nargs=1, type=Path, metavar="RESULT.jsonl", help="of pytest conformance")
+    apply_.add_argument("record", metavar="OUT.jsonl", help="the result file to write")
     list_ = actions.add_parser("list", help="print all records as a table", epilog=_ENDS.format("0"))
     list_.set_defaults(results=[])
     issue_ = actions.add_parser(
@@ -293,10 +346,10 @@ def ledger_options(parser: argparse.ArgumentParser) -> None:
     page_ = actions.add_parser("page", help="regenerate DEVIATIONS.md", epilog=_ENDS.format("0"))
     page_.set_defaults(deviations=[])
     page_.add_argument(
-        "results", nargs="?", type=lambda name: [Path(name)], default=[page.PUBLISHED], metavar="RESULT.jsonl",
-        help="of pytest conformance; default: the published one",
+        "results", nargs="*", type=Path, default=[page.PUBLISHED, page.PUBLISHED_GPU], metavar="RESULT.jsonl",
+        help="of pytest conformance; default: the published ones",
     )  # fmt: skip
-    for each in (propose_, stale_, list_, issue_):
+    for each in (propose_, stale_, apply_, list_, issue_):
         each.add_argument(
             "--deviations",
             action="append",

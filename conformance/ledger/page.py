@@ -22,6 +22,8 @@ from attention_conformance.impls.select import builtin
 PAGE = Path(__file__).parents[1] / "DEVIATIONS.md"
 TAIL = Path(__file__).with_name("page.md")
 PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "conformance.jsonl.zst"
+#: The same of a machine with a GPU, whose records are about the device alone.
+PUBLISHED_GPU = PUBLISHED.parent / "h200" / PUBLISHED.name
 
 #: Characters of a line of cases.
 WIDTH = 120
@@ -40,13 +42,13 @@ and names it.
 """
 
 
-def render(ledger: Ledger, run: Run) -> str:
-    """The page."""
-    verdicts = {each.record.id: each for each in stale([run], ledger)}
+def render(ledger: Ledger, runs: Sequence[Run]) -> str:
+    """The page, of the published runs: on the CPU, and on a GPU."""
+    verdicts = {each.record.id: each for each in stale(runs, ledger)}
     parts = [
         _HEAD.rstrip(),
         "## How libraries answer",
-        _answers(run),
+        *(part for run in runs for part in _answers(run)),
         "## The records",
         _count(list(verdicts.values())),
     ]
@@ -72,8 +74,9 @@ left out, or what the spec leaves open."""
     return "\n".join([head, "", *(_filled(line, "  ") for line in lines)])
 
 
-def _answers(run: Run) -> str:
+def _answers(run: Run) -> tuple[str, ...]:
     versions = run.header.versions
+    devices = {result.device for result in run.results}
     where = escaped(", ".join(f"{name} {version}" for name, version in versions.items()))
     used = {name: _versions(name, versions) for name in dict.fromkeys(r.implementation for r in run.results)}
     table = markdown(answers(run.results), used) or "None of the questions was asked."
@@ -83,7 +86,8 @@ def _answers(run: Run) -> str:
         f"In {DTYPE}, on {machine}, {day}: {where}. One case asks each question"
         " ([`questions.py`](ledger/questions.py)). Bold is not what the spec says; an empty cell was not asked."
     )
-    return f"{table}\n\n{_filled(note)}"
+    head = () if devices <= {"cpu"} else ("## How they answer on a GPU",)
+    return *head, table, _filled(note)
 
 
 def _versions(name: str, versions: Mapping[str, str]) -> str:
@@ -99,7 +103,7 @@ def _count(verdicts: Sequence[Verdict]) -> str:
     held = sum(each.standing is Standing.HOLDS for each in verdicts)
     unreported = sum(each.record.upstream == "unreported" for each in verdicts)
     text = (
-        f"{len(verdicts)} records, {unreported} of them not reported upstream. The published run shows {held} of them"
+        f"{len(verdicts)} records, {unreported} of them not reported upstream. The published runs show {held} of them"
     )
     kinds = [(s, [v.record.id for v in verdicts if v.standing is s]) for s in Standing if s is not Standing.HOLDS]
     others = "; ".join(f"{kind.value}: {', '.join(f'`{one}`' for one in ids)}" for kind, ids in kinds if ids)
@@ -124,7 +128,7 @@ def _section(record: Deviation, verdict: Verdict) -> str:
         f"- Cases: {', '.join(map(_code, record.cases))}.",
     ]
     if verdict.standing is not Standing.HOLDS:
-        lines.append(f"- In the published run: {verdict.standing.value} ({escaped('; '.join(verdict.notes))}).")
+        lines.append(f"- In the published runs: {verdict.standing.value} ({escaped('; '.join(verdict.notes))}).")
     first, *rest = lines
     shown = "\n".join(_filled(line, "  ") for line in rest)
     return f"#### {record.id}\n\n{_filled(first)}\n\n{shown}\n\n```\n{command(record)}\n```"

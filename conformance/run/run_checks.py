@@ -22,6 +22,7 @@ from attention_conformance.conformance.targets import Selection, Target
 from attention_conformance.impls.contract import DTYPES, Implementation
 from attention_conformance.impls.operators import OPERATORS, SDPA
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
+from attention_conformance.impls.select import builtin
 
 
 @dataclass(frozen=True)
@@ -384,7 +385,10 @@ class Refused:
 
 
 def refused(results: Iterable[Result]) -> list[Refused]:
-    """The keywords that implementations declare and refuse everywhere, while calls without them run."""
+    """The keywords that implementations declare and refuse everywhere, while calls without them run.
+
+    What a built-in one is known to refuse on a device is left out there.
+    """
     known = asked_cases()
     groups: dict[str, list[tuple[AnyCase, Result]]] = defaultdict(list)
     for result in results:
@@ -400,7 +404,9 @@ def _refused_by(name: str, group: Collection[tuple[AnyCase, Result]]) -> list[Re
         for keyword in case.keywords:
             by_keyword[keyword].append((case, result))
     found = []
-    for keyword, uses in by_keyword.items():
+    told = builtin()[name].refuses if name in builtin() else {}
+    for keyword, all_uses in by_keyword.items():
+        uses = [(case, r) for case, r in all_uses if keyword not in told.get(r.device, ())]
         if keyword in TOGETHER.values() or any(r.outcome is not Outcome.UNSUPPORTED for _, r in uses):
             continue
         removed = {keyword, TOGETHER.get(keyword, keyword)}

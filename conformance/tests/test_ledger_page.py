@@ -14,8 +14,8 @@ from attention_conformance.conformance import results
 from attention_conformance.conformance.cases import case_named
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.ledger.load import LEDGER as LEDGER_FILE
-from attention_conformance.conformance.ledger.load import PLUGGED, Deviation, Ledger, LedgerError, read
-from attention_conformance.conformance.ledger.page import PAGE, PUBLISHED, command, example, render
+from attention_conformance.conformance.ledger.load import PLUGGED, Deviation, Ledger, LedgerError, dtypes, read
+from attention_conformance.conformance.ledger.page import PAGE, PUBLISHED, PUBLISHED_GPU, command, example, render
 from attention_conformance.conformance.results import Run
 from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.impls.select import builtin
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 
 LEDGER = read()
 RUN = results.read(PUBLISHED)
+RUNS = [RUN, results.read(PUBLISHED_GPU)]
 
 
 def section(page: str, record: str) -> str:
@@ -34,7 +35,7 @@ def section(page: str, record: str) -> str:
 @pytest.mark.documents
 def test_the_page_is_what_the_ledger_gives() -> None:
     """``attention-conformance ledger page`` regenerates it."""
-    assert PAGE.read_text(encoding="utf-8") == render(LEDGER, RUN)
+    assert PAGE.read_text(encoding="utf-8") == render(LEDGER, RUNS)
 
 
 def test_a_changed_ledger_gives_another_page() -> None:
@@ -42,7 +43,7 @@ def test_a_changed_ledger_gives_another_page() -> None:
     first, *others = LEDGER.deviations
     page = PAGE.read_text(encoding="utf-8")
     for changed in (others, [replace(first, instead="x"), *others], [*LEDGER.deviations, replace(first, id="x")]):
-        assert render(Ledger(tuple(changed)), RUN) != page
+        assert render(Ledger(tuple(changed)), RUNS) != page
 
 
 @pytest.mark.parametrize("record", LEDGER.deviations, ids=lambda record: record.id)
@@ -66,7 +67,7 @@ def test_the_command_is_about_the_record(record: Deviation) -> None:
     """The case that it runs is one that the record covers, of the implementation's own operator and dtypes."""
     name, device, dtype, case = example(record)
     assert record.covers(name, device, dtype, case)
-    assert dtype in case_named(case).dtypes
+    assert dtype in dtypes(name, case)
     if PLUGGED not in name:
         assert dtype in builtin()[name].dtypes
         assert builtin()[name].operator == case_named(case).operator
@@ -106,11 +107,11 @@ def test_clauses_stand_in_the_order_of_the_spec() -> None:
 def test_a_record_that_the_run_does_not_show_says_so() -> None:
     """With the reason, which for another version is the version."""
     other = Run(structs.replace(RUN.header, versions={**RUN.header.versions, "torch": "2.99"}), RUN.results, True)
-    text = section(render(LEDGER, other), "torch-flash-nan-query")
+    text = section(render(LEDGER, [other]), "torch-flash-nan-query")
     assert (
-        "- In the published run: not exercised (version not in force: torch 2.99 is not one of >=2.13,&lt;2.14)."
+        "- In the published runs: not exercised (version not in force: torch 2.99 is not one of >=2.13,&lt;2.14)."
         in text
     )
     passed = tuple(replace(r, outcome=Outcome.PASSED, failure=None) for r in RUN.results)
-    text = section(render(LEDGER, Run(RUN.header, passed, True)), "torch-flash-nan-query")
-    assert "- In the published run: gone (remove it: passed)." in text
+    text = section(render(LEDGER, [Run(RUN.header, passed, True)]), "torch-flash-nan-query")
+    assert "- In the published runs: gone (remove it: passed)." in text

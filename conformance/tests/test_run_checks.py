@@ -290,6 +290,14 @@ def test_a_keyword_that_works_once_is_not_refused() -> None:
     assert refused(failed) == []
 
 
+@pytest.mark.parametrize(("device", "blamed"), [("cuda", []), ("cpu", ["mask"])])
+def test_what_is_known_to_be_refused_on_a_device_is_not_blamed_there(device: str, blamed: list[str]) -> None:
+    """The flash kernel of torch has no masks on CUDA, and has them on the CPU."""
+    made = results(lambda case: Outcome.UNSUPPORTED if "mask" in case.keywords else Outcome.PASSED)
+    named = [replace(r, implementation="torch-sdpa-flash", device=device) for r in made]
+    assert [each.keyword for each in refused(named)] == blamed
+
+
 def test_a_shape_that_is_refused_is_not_taken_for_a_keyword() -> None:
     """Where the same call without the keyword is refused too, the keyword is not to blame."""
     assert found(lambda case: case.shape.sq != case.shape.sk) == []

@@ -68,7 +68,13 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     _entry("torch-eager", "eager:attention", "matmul, softmax, matmul in the dtype of the inputs", _STORAGE),
     _entry("torch-sdpa", "sdpa:attention", "scaled_dot_product_attention, kernel as dispatched", _FUSED),
     _entry("torch-sdpa-math", "sdpa:math", "scaled_dot_product_attention, composition forced", _WIDE),
-    _entry("torch-sdpa-flash", "sdpa:flash", "scaled_dot_product_attention, flash kernel forced", _FUSED),
+    _entry(
+        "torch-sdpa-flash",
+        "sdpa:flash",
+        "scaled_dot_product_attention, flash kernel forced",
+        _FUSED,
+        refuses={"cuda": ("mask", "bias")},  # "Flash Attention does not support non-null attn_mask."
+    ),
     _entry(
         "torch-sdpa-efficient",
         "sdpa:efficient",

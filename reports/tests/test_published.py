@@ -29,31 +29,43 @@ pytestmark = pytest.mark.slow
 LARGEST, PAGE = 1_000_000, 1_600_000
 
 
+#: The published results, those of a machine with a GPU among them.
+FOLDERS = (FOLDER, FOLDER / "h200")
+
+
 @pytest.fixture(scope="module")
 def published() -> Model:
     """What the published files give."""
     return publish.model()
 
 
+@pytest.fixture(scope="module")
+def models(published: Model) -> dict[Path, Model]:
+    """The same of each folder."""
+    return {FOLDER: published, **{folder: publish.model(folder) for folder in FOLDERS[1:]}}
+
+
 @pytest.mark.documents
-def test_the_published_summary_is_made_from_the_published_files(published: Model) -> None:
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_published_summary_is_made_from_the_published_files(folder: Path, models: dict[Path, Model]) -> None:
     """Made again from the result files beside it, it is the same."""
-    assert summary.page(published) == (FOLDER / "summary.md").read_text(encoding="utf-8")
+    assert summary.page(models[folder]) == (folder / "summary.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.documents
-def test_the_published_badges_are_made_from_the_published_files(published: Model) -> None:
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_published_badges_are_made_from_the_published_files(folder: Path, models: dict[Path, Model]) -> None:
     """One for each implementation."""
-    kept = {path.stem: path.read_text(encoding="utf-8") for path in (FOLDER / "badges").iterdir()}
-    assert badge.badges(published) == kept
+    kept = {path.stem: path.read_text(encoding="utf-8") for path in (folder / "badges").iterdir()}
+    assert badge.badges(models[folder]) == kept
 
 
 def test_published_files_are_small() -> None:
     """None has more than a megabyte but the page; what was measured is compressed."""
-    sizes = {path.name: path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()}
-    assert sizes.pop("report.html") < PAGE
+    sizes = {path: path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()}
+    assert max(sizes.pop(folder / "report.html") for folder in FOLDERS) < PAGE
     assert max(sizes.values()) < LARGEST
-    assert not [name for name in sizes if name.endswith((".json", ".jsonl", ".csv"))]
+    assert not [path for path in sizes if path.suffix in (".json", ".jsonl", ".csv")]
 
 
 def test_publishing_keeps_samples_to_half_a_thousandth_and_six_digits_of_the_rest(
@@ -132,17 +144,29 @@ def test_the_published_html_page_says_what_got_worse_since_the_base_run(publishe
 
 
 @pytest.mark.documents
-def test_the_published_html_page_has_the_data_of_the_published_files(published: Model) -> None:
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_published_html_page_has_the_data_of_the_published_files(folder: Path, models: dict[Path, Model]) -> None:
     """The numbers behind its tables and plots are those that the files give now."""
-    kept = (FOLDER / "report.html").read_text(encoding="utf-8")
-    assert pages.unpacked(html_page(published)) == pages.unpacked(kept)
+    kept = (folder / "report.html").read_text(encoding="utf-8")
+    assert pages.unpacked(html_page(models[folder])) == pages.unpacked(kept)
 
 
-def test_the_published_run_is_complete_and_has_no_failure(published: Model) -> None:
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_published_run_is_complete_and_has_no_failure(folder: Path, models: dict[Path, Model]) -> None:
     """What is published was run to its end, and everything that deviates is in the ledger."""
-    records = published.records
+    records = models[folder].records
     assert all(source.complete for source in records.sources)
     assert not [result for result in records.results if result.outcome.value == "failed"]
+
+
+def test_memory_on_a_gpu_is_what_the_arrays_take() -> None:
+    """Kernels in tiles hold little but their output, 4 MiB; compositions some arrays of all scores, 256 MiB each."""
+    cells = read([FOLDER / "h200" / "bench.json.zst"]).cells
+    held = {each["implementation"]: each["memory_bytes"] for each in cells if each["workload"].endswith("s4096-causal")}
+    fused = {name: held[name] / 2**20 for name in held if name.startswith("torch-sdpa") or name == "jax-nn-cudnn"}
+    assert len(fused) == 5
+    assert all(4.0 <= size < 4.2 for size in fused.values())
+    assert min(held["torch-eager"], held["jax-nn"]) > 2 * 256 * 2**20
 
 
 def test_whose_memory_is_quadratic_is_as_their_code_says() -> None:
