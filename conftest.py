@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import sys
 from pathlib import Path
@@ -20,6 +21,9 @@ if "attention_conformance" not in sys.modules:
     _spec.loader.exec_module(_package)
 # An installed copy has loaded nothing but its entry point yet, so everything else comes from here.
 sys.modules["attention_conformance"].__path__[:] = [str(_API), str(_ROOT)]
+
+# Tests use JAX in several processes, as workers do: on a GPU the first would take three quarters of the memory.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 pytest_plugins = ["attention_conformance.conformance.plugin", "attention_conformance.bench.plugin"]
 
