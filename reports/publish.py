@@ -30,7 +30,7 @@ from attention_conformance.reports.outputs import written
 
 #: The published results, what they are made of in the order of the page, and the run that they are compared with.
 FOLDER = Path(__file__).with_name("published")
-NAMES = ("conformance.jsonl", "bench.json", "bench-half.json", "faults.json")
+NAMES = ("conformance.jsonl", "kernels.jsonl", "bench.json", "bench-half.json", "faults.json")
 BASE = "base"
 
 #: What is made of them.

@@ -23,6 +23,7 @@ from attention_conformance.conformance.cases import case_named
 from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome
 from attention_conformance.conformance.ledger.load import Deviation
 from attention_conformance.conformance.ledger.load import read as ledger
+from attention_conformance.conformance.ledger.page import PUBLISHED_KERNELS
 from attention_conformance.conformance.results import read
 from attention_conformance.reports.model import groups
 from studies.common import Measured, Study, Unfit, markdown, sentence
@@ -48,6 +49,8 @@ class Kernel:
     @property
     def implementation(self) -> str:
         """Name as ``--impl`` and the ledger have it."""
+        if self.name == "varlen_attn":
+            return f"torch.nn.attention.varlen:{self.name}@torch"
         return f"{ADAPTER}{self.name}@{self.framework}"
 
 
@@ -76,6 +79,13 @@ KERNELS = tuple(
         ("pallas_splash:splash_attention", "pallas", "jax", "Pallas `tpu.splash_attention`"),
     )
 )
+
+
+#: One that has no adapter, as its own signature is understood, and no form without a GPU.
+VARLEN = Kernel("varlen_attn", "torch", "torch", "`torch.nn.attention.varlen.varlen_attn`, packed")
+
+#: Dtypes of the kernels.
+DTYPES = ("float32", "float16", "bfloat16")
 
 
 def judged(kernel: Kernel, folder: Path) -> dict[str, Any]:
@@ -184,7 +194,7 @@ def verdicts(found: Measured) -> str:
     rows = []
     for kernel, one in _measured_kernels(found):
         of = counts(kernel, one["results"])
-        records = sum(each.speaks_of(kernel.implementation) for each in ledger().deviations)
+        records = len(records_of(kernel))
         seconds = "" if one["seconds"] is None else f"{one['seconds']:.0f}"
         row = (kernel.what, f"{kernel.distribution} {one['version']}", of.passed, of.wrong, of.not_judged)
         rows.append(
@@ -208,6 +218,28 @@ def verdicts(found: Measured) -> str:
         "records",
     )
     return f"{markdown(heads, rows, (0, 1, 2))}\n\n{sentence(found, _versions(found))}"
+
+
+def records_of(kernel: Kernel, device: str = "cpu") -> list[Deviation]:
+    """Records of the ledger about a kernel where it is interpreted, or on a GPU alone."""
+    mine = [each for each in ledger().deviations if each.speaks_of(kernel.implementation)]
+    return [each for each in mine if (each.devices == ("cuda",)) == (device == "cuda")]
+
+
+def on_gpu(_: Measured) -> str:
+    """A row for each kernel that was judged on a GPU: the published results, which are of the cases of ``--quick``."""
+    run = read(PUBLISHED_KERNELS)
+    rows = []
+    for kernel in (*KERNELS, VARLEN):
+        mine = [r for r in run.results if r.implementation == kernel.implementation]
+        if mine:
+            executed = [r for r in mine if r.outcome in EXECUTED]
+            by_dtype = Counter((r.dtype, r.outcome in WRONG) for r in executed)
+            cells = (f"{by_dtype[dtype, False]} / {by_dtype[dtype, True]}" for dtype in DTYPES)
+            rows.append((f"`{kernel.name}`", kernel.what, *cells, len(records_of(kernel, "cuda"))))
+    heads = ("adapter", "kernel", *(f"{dtype}: right / wrong" for dtype in DTYPES), "records of its own")
+    versions = ", ".join(f"{name} {version}" for name, version in run.header.versions.items() if name != "cudnn")
+    return f"{markdown(heads, rows, (0, 1))}\n\nNVIDIA H200; {versions}; judged {run.header.started[:10]}."
 
 
 def matrix(found: Measured) -> str:
@@ -234,7 +266,7 @@ def defects(found: Measured) -> str:
     """Records of the ledger on each kernel, and how many cases show them."""
     lines = []
     for kernel, one in _measured_kernels(found):
-        mine = [each for each in ledger().deviations if each.speaks_of(kernel.implementation)]
+        mine = records_of(kernel)
         wrong = [(case, outcome) for case, outcome, *_ in one["results"] if outcome in WRONG]
         spoken = [_defect(each, sum(any(fnmatch(c, p) for p in each.cases) for c, _ in wrong)) for each in mine]
         without = [case for case, _ in wrong if not any(fnmatch(case, p) for each in mine for p in each.cases)]
@@ -266,7 +298,12 @@ STUDY = Study(
     "device_kernels",
     "what kernels of GPUs, TPUs and servers that packages ship are right about, interpreted",
     measure,
-    {"impls/KERNELS.md#verdicts": verdicts, "impls/KERNELS.md#groups": matrix, "impls/KERNELS.md#defects": defects},
+    {
+        "impls/KERNELS.md#verdicts": verdicts,
+        "impls/KERNELS.md#groups": matrix,
+        "impls/KERNELS.md#defects": defects,
+        "impls/KERNELS.md#on a GPU": on_gpu,
+    },
     options={
         "--only": {"nargs": "+", "default": (), "metavar": "GLOB", "help": "kernels, as vllm:*; default: all"},
         "--results": {

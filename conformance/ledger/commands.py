@@ -308,7 +308,9 @@ def _list(ledger: Ledger) -> str:
 
 def _page(paths: list[Path], ledger: Ledger) -> str:
     """Regenerate DEVIATIONS.md; returns its path."""
-    writable(page.PAGE).write_text(page.render(ledger, list(map(results.read, paths))), encoding="utf-8")
+    plugged = [] if paths else [results.read(page.PUBLISHED_KERNELS)]
+    runs = [results.read(path) for path in paths or (page.PUBLISHED, page.PUBLISHED_GPU)]
+    writable(page.PAGE).write_text(page.render(ledger, runs, plugged), encoding="utf-8")
     return str(page.PAGE)
 
 
@@ -346,7 +348,7 @@ def ledger_options(parser: argparse.ArgumentParser) -> None:
     page_ = actions.add_parser("page", help="regenerate DEVIATIONS.md", epilog=_ENDS.format("0"))
     page_.set_defaults(deviations=[])
     page_.add_argument(
-        "results", nargs="*", type=Path, default=[page.PUBLISHED, page.PUBLISHED_GPU], metavar="RESULT.jsonl",
+        "results", nargs="*", type=Path, default=[], metavar="RESULT.jsonl",
         help="of pytest conformance; default: the published ones",
     )  # fmt: skip
     for each in (propose_, stale_, apply_, list_, issue_):

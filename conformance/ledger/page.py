@@ -24,6 +24,8 @@ TAIL = Path(__file__).with_name("page.md")
 PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "conformance.jsonl.zst"
 #: The same of a machine with a GPU, whose records are about the device alone.
 PUBLISHED_GPU = PUBLISHED.parent / "h200" / PUBLISHED.name
+#: And of kernels of packages there.
+PUBLISHED_KERNELS = PUBLISHED_GPU.with_name("kernels.jsonl.zst")
 
 #: Characters of a line of cases.
 WIDTH = 120
@@ -42,9 +44,9 @@ and names it.
 """
 
 
-def render(ledger: Ledger, runs: Sequence[Run]) -> str:
-    """The page, of the published runs: on the CPU, and on a GPU."""
-    verdicts = {each.record.id: each for each in stale(runs, ledger)}
+def render(ledger: Ledger, runs: Sequence[Run], plugged: Sequence[Run] = ()) -> str:
+    """The page, of the published runs: on the CPU, and on a GPU; ``plugged`` ones show records, and answer nothing."""
+    verdicts = {each.record.id: each for each in stale([*runs, *plugged], ledger)}
     parts = [
         _HEAD.rstrip(),
         "## How libraries answer",

@@ -15,7 +15,15 @@ from attention_conformance.conformance.cases import case_named
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.ledger.load import LEDGER as LEDGER_FILE
 from attention_conformance.conformance.ledger.load import PLUGGED, Deviation, Ledger, LedgerError, dtypes, read
-from attention_conformance.conformance.ledger.page import PAGE, PUBLISHED, PUBLISHED_GPU, command, example, render
+from attention_conformance.conformance.ledger.page import (
+    PAGE,
+    PUBLISHED,
+    PUBLISHED_GPU,
+    PUBLISHED_KERNELS,
+    command,
+    example,
+    render,
+)
 from attention_conformance.conformance.results import Run
 from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.impls.select import builtin
@@ -24,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 LEDGER = read()
 RUN = results.read(PUBLISHED)
-RUNS = [RUN, results.read(PUBLISHED_GPU)]
+RUNS, PLUGGED_RUNS = [RUN, results.read(PUBLISHED_GPU)], [results.read(PUBLISHED_KERNELS)]
 
 
 def section(page: str, record: str) -> str:
@@ -35,7 +43,7 @@ def section(page: str, record: str) -> str:
 @pytest.mark.documents
 def test_the_page_is_what_the_ledger_gives() -> None:
     """``attention-conformance ledger page`` regenerates it."""
-    assert PAGE.read_text(encoding="utf-8") == render(LEDGER, RUNS)
+    assert PAGE.read_text(encoding="utf-8") == render(LEDGER, RUNS, PLUGGED_RUNS)
 
 
 def test_a_changed_ledger_gives_another_page() -> None:
@@ -43,7 +51,7 @@ def test_a_changed_ledger_gives_another_page() -> None:
     first, *others = LEDGER.deviations
     page = PAGE.read_text(encoding="utf-8")
     for changed in (others, [replace(first, instead="x"), *others], [*LEDGER.deviations, replace(first, id="x")]):
-        assert render(Ledger(tuple(changed)), RUNS) != page
+        assert render(Ledger(tuple(changed)), RUNS, PLUGGED_RUNS) != page
 
 
 @pytest.mark.parametrize("record", LEDGER.deviations, ids=lambda record: record.id)
