@@ -17,6 +17,7 @@ from attention_conformance.conformance.cases.base import case as sdpa_case
 from attention_conformance.conformance.cases.data import random_bias, random_mask
 from attention_conformance.conformance.judging.claims import SENTENCES, claim_lines, required, shortcomings, wrapped
 from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result
+from attention_conformance.conformance.run.raised import limit_lines
 from attention_conformance.conformance.run_case import LACKING
 from attention_conformance.conformance.targets import Selection, Target
 from attention_conformance.impls.contract import DTYPES, Implementation
@@ -148,6 +149,7 @@ def conclude(
     broken = refusing if whole else refusing_lines(results, all_valid=True) if complete and quick else []
     failures += broken
     hints = [*hints, *(each.hint for each in everywhere if each.implementation in implied)]
+    hints += limit_lines(results) if complete else []
     hints += [
         f"{each.line} of this selection" for each in everywhere if each.implementation not in implied and not whole
     ]

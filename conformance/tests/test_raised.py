@@ -1,0 +1,95 @@
+"""Limits that exceptions show: a hint names the dtype or size that tells calls that raise from those that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from attention_conformance.conformance.cases import AnyCase, asked_cases
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.run.raised import limit_lines
+from attention_conformance.impls.contract import DTYPES
+
+NAME = "mine.py:attention@torch"
+RAISED = "RuntimeError: expected another size than {}"
+
+
+def results(
+    raises: Callable[[AnyCase, str], bool], dtypes: tuple[str, ...] = DTYPES, prefix: str = "sdpa"
+) -> list[Result]:
+    """Every case of an operator in some dtypes: those that raise, and the others, which pass."""
+    found = []
+    for case in asked_cases().values():
+        for dtype in (each for each in dtypes if each in case.dtypes and case.operator == prefix):
+            passed = Result(NAME, "cuda", dtype, case.name, case.clauses, Outcome.PASSED)
+            failed = replace(
+                passed, outcome=Outcome.FAILED, failure=Failure.ERROR, reason=RAISED.format(len(case.name))
+            )
+            found.append(failed if raises(case, dtype) else passed)
+    return found
+
+
+@pytest.mark.parametrize("operator", ["sdpa", "varlen"])
+def test_a_dtype_in_which_every_call_raises_is_named(operator: str) -> None:
+    """With the attribute that declares the others, of packs too; numbers in the text make no other exception of it."""
+    (line,) = limit_lines(results(lambda _, dtype: dtype in ("float32", "float64"), prefix=operator))
+    assert line.startswith(f"{NAME} on cuda: every call in float64 and float32, and none in float16 and bfloat16 (")
+    assert line.endswith('attention.dtypes = ("float16", "bfloat16"), if it is for these alone')
+
+
+@pytest.mark.parametrize(
+    ("raises", "said"),
+    [
+        (lambda case, _: case.shape.d < 16, 'head_widths = "at least 16"'),
+        (lambda case, _: case.shape.d % 16 != 0, 'head_widths = "multiple of 16"'),
+        (lambda case, _: case.shape.d > 128, 'head_widths = "up to 128"'),
+        (lambda case, _: case.shape.hq != case.shape.hkv, "group_sizes = 1"),
+        (lambda case, _: case.shape.sq % 64 != 0, 'query_lengths = "multiple of 64"'),
+        (lambda case, _: case.shape.sk % 32 != 0, 'key_lengths = "multiple of 32"'),
+    ],
+)
+def test_a_size_that_tells_calls_apart_is_named(raises: Callable[[AnyCase, str], bool], said: str) -> None:
+    """By the rule that holds for all that are taken and for none that raise."""
+    (line,) = limit_lines(results(raises, ("float32",)))
+    assert f"attention.{said}, if it is for these alone" in line
+
+
+def test_two_limits_have_a_line_each() -> None:
+    """A kernel of half precision and of widths from 16 on, which raises in two ways."""
+    made = []
+    for result in results(lambda case, dtype: dtype == "float32" or case.shape.d < 16, ("float32", "float16")):
+        narrow = result.dtype == "float16" and result.outcome is Outcome.FAILED
+        made.append(replace(result, reason="AssertionError: width") if narrow else result)
+    assert ["dtypes" in line for line in limit_lines(made)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "raises",
+    [
+        lambda case, _: case.name == "plain",  # too few to see a rule
+        lambda case, _: "mask" in case.keywords,  # something else tells them apart
+        lambda case, dtype: dtype == "float16" and case.shape.d != 64,  # not every call of the dtype
+        lambda case, _: True,  # nothing is taken
+        lambda case, _: False,
+    ],
+)
+def test_where_no_dtype_or_size_tells_calls_apart_nothing_is_said(raises: Callable[[AnyCase, str], bool]) -> None:
+    """One call that is taken where others raise is enough."""
+    assert limit_lines(results(raises, ("float32", "float16"))) == []
+
+
+def test_nothing_is_said_of_built_in_ones() -> None:
+    """Their dtypes and sizes are declared, and an exception of theirs is a failure."""
+    made = [replace(r, implementation="torch-flex") for r in results(lambda _, dtype: dtype == "float64")]
+    assert limit_lines(made) == []
+
+
+def test_a_wrong_value_is_no_exception() -> None:
+    """A dtype in which every result is wrong is wrong, and not one that is not taken."""
+    made = [
+        replace(r, failure=Failure.VALUE) if r.outcome is Outcome.FAILED else r
+        for r in results(lambda _, dtype: dtype == "float64")
+    ]
+    assert limit_lines(made) == []
