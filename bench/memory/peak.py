@@ -211,10 +211,8 @@ def _meter(arrays: Backend, device: str) -> Meter | None:
         return None
 
 
-def call_of(
-    implementation: Implementation, workload: Workload, device: str, dtype: str, *, waits: bool = True
-) -> Callable[[], Any]:
-    """A function that makes the call on inputs that are already there, and waits for its end unless told not to."""
+def call_of(implementation: Implementation, workload: Workload, device: str, dtype: str) -> Callable[[], Any]:
+    """A function that makes the call on inputs that are already there, and waits for its end."""
     arrays, function = backend(implementation.framework), load_function(implementation)
     request = calls.Request(device, *arguments.make(workload, dtype, seed=0))
     _, native, specification = calls.arguments(implementation, request)
@@ -222,8 +220,7 @@ def call_of(
 
     def call() -> Any:
         returned = run(**native)
-        if waits:
-            arrays.synchronize(device)
+        arrays.synchronize(device)
         return returned
 
     return call
