@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -85,4 +86,8 @@ def picture(results: pd.DataFrame) -> Picture:
 
 
 def _shortened(name: str) -> str:
+    """A name that fits below a column; of a plugged-in function without the folders and packages of its file."""
+    module, colon, function = name.rpartition(":")
+    if len(name) > LETTERS and colon:
+        name = f"{re.split(r'[./]', module.removesuffix('.py'))[-1]}:{function}"
     return name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…"

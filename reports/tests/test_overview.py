@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from attention_conformance.bench.analysis.statistics import Interval, Verdict
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.spec.clauses import Level, clauses
 from attention_conformance.reports.compare import pages as compared
 from attention_conformance.reports.compare.changes import Comparison, Speed
-from attention_conformance.reports.html import changes
+from attention_conformance.reports.html import changes, overview
 from attention_conformance.reports.html.overview import picture
 from attention_conformance.reports.html.page import page
 from attention_conformance.reports.html.views import Cell, Table, columns
@@ -77,3 +79,19 @@ def test_what_scripts_alone_use_is_no_markup() -> None:
     table = Table("t", "T", columns("name", "time", numbers=("time",)), rows)
     assert table.extras == {"1": {"v": [0.0015, None], "tip": ["t", None], "link": ["#x", None]}}
     assert table.shape == "n2 w1"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("torch-sdpa", "torch-sdpa"),
+        ("torch-sdpa-efficient", "torch-sdpa-efficie…"),
+        ("mine.py:attention", "mine.py:attention"),
+        ("package.kernels.mine:attn@triton", "mine:attn@triton"),
+        ("folder/of/kernels/mine.py:attention", "mine:attention"),
+        ("package.kernels.sageattention:sageattn@triton", "sageattention:sage…"),
+    ],
+)
+def test_a_long_name_of_a_function_loses_its_folders_first(name: str, said: str) -> None:
+    """What tells functions of one package apart is at the end."""
+    assert overview._shortened(name) == said
