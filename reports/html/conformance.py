@@ -10,7 +10,17 @@ import pandas as pd
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.ledger import divergence as given
 from attention_conformance.conformance.ledger.questions import DTYPE, Question
-from attention_conformance.reports.html.views import Answer, Cell, Column, Group, Table, columns, link, number
+from attention_conformance.reports.html.views import (
+    Answer,
+    Cell,
+    Column,
+    Group,
+    Table,
+    columns,
+    link,
+    number,
+    short_names,
+)
 from attention_conformance.reports.model import groups, tables
 from attention_conformance.reports.text import NONE, share, shortened, words
 
@@ -214,7 +224,8 @@ def _matrix(prefix: str, long: pd.DataFrame) -> Table:
         should = "" if named["level"] in ("MUST", "") else f" ({named['level']})"
         head = Cell(f"{clause} {named['title']}{should}", tables.clause_order(clause)[1], link=link("clause", clause))
         rows.append((head, *(_result_cell(cells.get((clause, *each))) for each in who)))
-    heads = [Column("clause"), *(Column(_name(each, several), narrow=True) for each in who)]
+    short = short_names(name for name, _ in who)
+    heads = [Column("clause"), *(Column(_name((short[name], device), several), narrow=True) for name, device in who)]
     return Table(f"matrix-{prefix.lower()}", f"{prefix}: {PARTS.get(prefix, prefix)}", tuple(heads), tuple(rows))
 
 
@@ -281,7 +292,9 @@ def _table(found: given.Answers, several: bool) -> Table:
     if right:
         note += f" As the spec says wherever they answer, of {len(found.questions)} questions: {', '.join(right)}."
     title = given.OPERATORS.get(found.operator, found.operator)
-    heads = (Column("question"), Column("the spec"), *(Column(names[who]) for who in others))
+    short = short_names(name for name, _ in found.answers)
+    titles = [_name((short[name], device), several) for name, device in others]
+    heads = (Column("question"), Column("the spec"), *map(Column, titles))
     return Table(f"divergence-{found.operator}", title, heads, tuple(rows), note)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from attention_conformance.reports.html.conformance import RANK, WORDS
-from attention_conformance.reports.html.views import link, rows_of
+from attention_conformance.reports.html.views import link, rows_of, short_names
 from attention_conformance.reports.model import groups, tables
 
 #: Units of the picture: a column of the upper and of the lower block, a row, what is left empty between two, and the
@@ -52,13 +51,15 @@ def picture(results: pd.DataFrame) -> Picture:
     who = list(dict.fromkeys(zip(results["implementation"], results["device"], strict=True)))
     several = results["device"].nunique() > 1
     names = {each: " ".join(each) if several else each[0] for each in who}
+    short = short_names(name for name, _ in who)
+    below_columns = {each: _shortened(f"{short[each[0]]} {each[1]}" if several else short[each[0]]) for each in who}
     found = groups.ordered(name for name, *_ in counts)
     above = [name for name in found if name in groups.SDPA]
     plain = [each for each in who if any((name, *each) in counts for name in above if name != SHARED)]
     areas: dict[str, str] = {}
     rows: list[tuple[str, float, float]] = []
     cells: list[dict[str, Any]] = []
-    longest = max((len(_shortened(names[each])) for each in plain), default=0)
+    longest = max((len(below_columns[each]) for each in plain), default=0)
     below = len(above) * HIGH + (round(longest * LETTER + AROUND) if above else 0)
     for at, name in enumerate([*above, *(each for each in found if each not in above)]):
         is_above = at < len(above)
@@ -79,15 +80,11 @@ def picture(results: pd.DataFrame) -> Picture:
         rows.append((name, LABELS - 6, y + HIGH / 2))
         cells.append({"name": name, "y": y, "wide": wide, "cells": said})
     high = len(above) * HIGH + 5
-    labels = tuple((_shortened(names[each]), LABELS + (x + 0.5) * WIDE, high) for x, each in enumerate(plain))
+    labels = tuple((below_columns[each], LABELS + (x + 0.5) * WIDE, high) for x, each in enumerate(plain))
     width = max(LEAST, LABELS + len(plain) * WIDE, *(LABELS + len(row["cells"]) * NARROW for row in cells))
     height = below + (len(rows) - len(above)) * HIGH
     return Picture(width, height, areas, tuple(rows), labels, {"left": LABELS, "high": HIGH, "rows": cells})
 
 
 def _shortened(name: str) -> str:
-    """A name that fits below a column; of a plugged-in function without the folders and packages of its file."""
-    module, colon, function = name.rpartition(":")
-    if len(name) > LETTERS and colon:
-        name = f"{re.split(r'[./]', module.removesuffix('.py'))[-1]}:{function}"
     return name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,6 +122,29 @@ def extras(shown: Iterable[Any]) -> dict[str, Any]:
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows of a table, each as its values by column."""
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Names for columns: a plugged-in function's without folders and packages of its file, where others differ from it.
+
+    Parameters
+    ----------
+    names
+        Names of implementations.
+
+    Returns
+    -------
+    dict[str, str]
+        "vllm:decode@triton" by "package.kernels.vllm:decode@triton", "mine:attention" by "folder/mine.py:attention".
+    """
+    found = {name: _without_folders(name) for name in names}
+    counts = Counter(found.values())
+    return {name: short if counts[short] == 1 else name for name, short in found.items()}
+
+
+def _without_folders(name: str) -> str:
+    module, colon, function = name.rpartition(":")
+    return f"{re.split('[./]', module.removesuffix('.py'))[-1]}:{function}" if colon else name
 
 
 def columns(*titles: str, numbers: Sequence[str] = ()) -> tuple[Column, ...]:

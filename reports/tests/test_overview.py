@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from attention_conformance.bench.analysis.statistics import Interval, Verdict
 from attention_conformance.conformance.judging.outcomes import Outcome
 from attention_conformance.conformance.spec.clauses import Level, clauses
 from attention_conformance.reports.compare import pages as compared
 from attention_conformance.reports.compare.changes import Comparison, Speed
-from attention_conformance.reports.html import changes, overview
+from attention_conformance.reports.html import changes
 from attention_conformance.reports.html.overview import picture
 from attention_conformance.reports.html.page import page
-from attention_conformance.reports.html.views import Cell, Table, columns
+from attention_conformance.reports.html.views import Cell, Table, columns, short_names
 from attention_conformance.reports.input.read import read
 from attention_conformance.reports.model import groups, tables
 from attention_conformance.reports.model.model import Model
@@ -81,17 +79,16 @@ def test_what_scripts_alone_use_is_no_markup() -> None:
     assert table.shape == "n2 w1"
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("torch-sdpa", "torch-sdpa"),
-        ("torch-sdpa-efficient", "torch-sdpa-efficie…"),
-        ("mine.py:attention", "mine.py:attention"),
-        ("package.kernels.mine:attn@triton", "mine:attn@triton"),
-        ("folder/of/kernels/mine.py:attention", "mine:attention"),
-        ("package.kernels.sageattention:sageattn@triton", "sageattention:sage…"),
-    ],
-)
-def test_a_long_name_of_a_function_loses_its_folders_first(name: str, said: str) -> None:
-    """What tells functions of one package apart is at the end."""
-    assert overview._shortened(name) == said
+def test_a_column_is_named_without_the_folders_of_a_file() -> None:
+    """What tells functions of one package apart is at the end; where nothing does, the whole name stays."""
+    found = short_names(
+        ["torch-sdpa", "package.kernels.mine:attn@triton", "folder/other.py:attention", "a/same.py:f", "b/same.py:f"]
+    )
+    assert list(found.values()) == ["torch-sdpa", "mine:attn@triton", "other:attention", "a/same.py:f", "b/same.py:f"]
+
+
+def test_names_below_the_picture_fit() -> None:
+    """The end is cut off a name that is still too long."""
+    names = ("torch-sdpa-efficient-kernel", "package.kernels.mine:attn@triton")
+    frame = tables.conformance([result(name, "c1") for name in names])
+    assert [text for text, *_ in picture(frame).columns] == ["torch-sdpa-efficie…", "mine:attn@triton"]
