@@ -356,21 +356,23 @@ class Worker:
 
     def close(self) -> None:
         """End the process, and what it started."""
-        if self._connection is not None:
-            self._connection.close()
-        if self._process is not None:
+        # Ctrl-C closes it while the thread that waits for its answer does: each has what there was when it came.
+        connection, process, printed, scratch = self._connection, self._process, self._printed, self._scratch
+        if connection is not None:
+            connection.close()
+        if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 # With its own session it is one with what it started.
-                (os.killpg if self._own_session else os.kill)(self._process.pid, signal.SIGKILL)
+                (os.killpg if self._own_session else os.kill)(process.pid, signal.SIGKILL)
             # What left its process group is in its session all the same.
-            for pid in limits.of_session(self._process.pid) if self._own_session else ():
+            for pid in limits.of_session(process.pid) if self._own_session else ():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
-            self._process.wait()
-        if self._printed is not None:
-            self._printed.close()
-        if self._scratch is not None:
-            self._scratch.cleanup()
+            process.wait()
+        if printed is not None:
+            printed.close()
+        if scratch is not None:
+            scratch.cleanup()
         self._process = self._connection = self._printed = self._scratch = self._rested = self._stoppable = None
         self._place = 0
 

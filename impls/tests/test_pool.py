@@ -14,11 +14,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from attention_conformance.impls.loading import load
-from attention_conformance.impls.process import wire
+from attention_conformance.impls.process import limits, wire
 from attention_conformance.impls.process.pool import Crashed, InProcess, Place, Pool, TimedOut, Worker, packages
 from attention_conformance.impls.process.worker import CLOSED
 
@@ -117,6 +118,23 @@ def test_an_answer_that_cannot_be_sent_is_an_error(worker: Worker) -> None:
     with pytest.raises(TypeError, match="cannot be sent"):
         worker.call("threading:Lock")
     assert worker.call("math:sqrt", 4.0) == 2.0
+
+
+def test_a_worker_may_be_closed_by_two_threads(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ctrl-C and the thread that waits for an answer do: whoever comes second finds nothing to do."""
+    worker.call("math:sqrt", 4.0)
+    closing: list[int] = []
+    found = limits.of_session
+
+    def closed_meanwhile(pid: int) -> Any:
+        if not closing:
+            closing.append(pid)
+            worker.close()
+        return found(pid)
+
+    monkeypatch.setattr(limits, "of_session", closed_meanwhile)
+    worker.close()
+    assert worker.call("math:sqrt", 9.0) == 3.0
 
 
 def test_environment_reaches_the_worker() -> None:
