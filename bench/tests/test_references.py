@@ -62,6 +62,21 @@ def test_a_seed_draws_other_inputs() -> None:
     assert not np.array_equal(References().call(ONE, WORKLOAD, FIRST).arrays["q"], drawn["q"])
 
 
+def test_a_seed_draws_other_rows() -> None:
+    """A kernel that computes the rows alone that another run checked is wrong in this one."""
+    workload = Workload(1, 2, 8, 512)
+
+    def rows(seed: int) -> list[int]:
+        kept = References(seed)
+        (part,) = kept.expect(kept.call(ONE, workload, FIRST), 0)
+        return [int(row) for row in part.index[2]]
+
+    assert rows(7) == rows(7)
+    shared = set(rows(7)) & set(rows(8))
+    assert {0, 511} <= shared
+    assert len(shared) < len(rows(7)) / 2
+
+
 def test_a_fresh_set_that_is_needed_once_is_not_kept() -> None:
     """It is the same as one that is."""
     kept = References()

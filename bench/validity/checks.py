@@ -180,6 +180,9 @@ Expect = Callable[[Call, int], tuple[Part, ...]]
 #: All of a result.
 WHOLE = ...
 
+#: Seeds of rows that a run has for itself, more than there are checks of one call.
+ROW_SEEDS = 2**16
+
 
 @functools.cache
 def blame(operator: str) -> Blame:
@@ -371,7 +374,7 @@ class References:
     """Calls with their inputs and expected results, made once for all implementations and process runs."""
 
     def __init__(self, seed: int = 0) -> None:
-        """Begin with nothing; inputs are drawn from ``seed``, as by the worker that is given it."""
+        """Begin with nothing; inputs are drawn from ``seed``, as by the worker that is given it, and so are rows."""
         self._seed = seed
         self._inputs = CaseStore()  # of one workload and dtype
         self._workload: tuple[Workload, str] | None = None
@@ -392,7 +395,8 @@ class References:
         return Call(workload, *inputs, target.dtype, target.profile, number)
 
     def expect(self, call: Call, seed: int) -> tuple[Part, ...]:
-        """``expect``, computed once."""
+        """``expect``, computed once; the rows or heads are of this run, so that nobody knows them before it."""
+        seed += ROW_SEEDS * self._seed
         key = (call.workload, call.dtype, call.profile, call.number, seed)
         with self._lock:
             parts: tuple[Part, ...] = self._expected.get(key, lambda: expect(call, seed))
