@@ -16,7 +16,6 @@ def attention(
     softcap: float | None = None, sinks: Any = None,
 ) -> Any:  # fmt: skip
     """A mask is added, of half precision, (n_kv, n_batch padded, 1 or heads, 1 or sequences): causal is one, too."""
-    _check(q, k, v)
     if bias is not None and np.any(bias.astype(np.float16) != bias):
         raise NotImplementedError("GGML_ASSERT(mask->type == GGML_TYPE_F16)")
     rows, columns = q.shape[2], k.shape[2]
@@ -49,14 +48,6 @@ def attention(
         return np.frombuffer(data, np.float32).reshape(shape).transpose(0, 2, 1, 3)
     finally:
         ggml.ggml_free(context)
-
-
-def _check(q: Any, k: Any, v: Any) -> None:
-    """What GGML_ASSERT, which ends the process, asks of a call."""
-    if any(a.ndim != 4 for a in (q, k, v)) or 0 in (*q.shape, *k.shape, *v.shape):
-        raise NotImplementedError("GGML_MAX_DIMS 4, and tensors with elements")
-    if q.shape[3] != k.shape[3] or k.shape[:3] != v.shape[:3] or q.shape[0] % k.shape[0] or q.shape[1] % k.shape[1]:
-        raise ValueError("GGML_ASSERT(ggml_can_mul_mat(k, q))")
 
 
 def _tensor(context: Any, array: Any) -> Any:

@@ -12,10 +12,10 @@ _nets: dict[Any, Any] = {}
 
 def attention(q: Any, k: Any, v: Any, *, mask: Any = None, bias: Any = None, scale: float | None = None) -> Any:
     """``5=1`` for a mask, which is added and of two or three axes; ``6`` is the scale; a sequence is a call."""
-    if any(a.ndim != 4 for a in (q, k, v)) or 0 in (*q.shape, *k.shape, *v.shape):
-        raise NotImplementedError("ncnn.Mat of up to three axes without a batch, which has elements")
-    if q.shape[3] != k.shape[3] or k.shape[:3] != v.shape[:3] or q.shape[0] != k.shape[0] or q.shape[1] % k.shape[1]:
-        raise ValueError("query, key and value do not fit together")
+    if any(a.ndim != 4 for a in (q, k, v)) or not len(q):
+        raise NotImplementedError("ncnn.Mat has up to three axes, and no batch: a sequence is a call")
+    if not len(q) == len(k) == len(v):
+        raise ValueError("q, k and v differ in batch, which ncnn does not see")
     if mask is not None and bias is not None:
         raise NotImplementedError("attn_mask")
     added = bias if mask is None else np.where(mask, np.float32(0), np.float32(-np.inf))  # as pnnx passes one on
