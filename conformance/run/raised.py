@@ -103,8 +103,8 @@ def _told_apart(
         bad, good = ([dtype for dtype in DTYPES if dtype in some] for some in dtypes)
         kept = ", ".join(f'"{dtype}"' for dtype in good) + "," * (len(good) == 1)
         return f"in {' and '.join(bad)}, and none in {' and '.join(good)}", f"dtypes = ({kept})"
-    if any(getattr(case, "shape", None) is None for case, _ in (*raised, *taken)):
-        return None
+    if not all(hasattr(case.shape, "hkv") for case, _ in (*raised, *taken)):
+        return None  # layers and latent attention have other sizes
     for axis in AXES:
         bad_sizes, good_sizes = ({axis.size(case) for case, _ in some} for some in (raised, taken))
         rule = "" if bad_sizes & good_sizes else _rule(bad_sizes, good_sizes)

@@ -31,7 +31,10 @@ def results(
     return found
 
 
-@pytest.mark.parametrize("operator", ["sdpa", "varlen"])
+OPERATORS = sorted({case.operator for case in asked_cases().values()})
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
 def test_a_dtype_in_which_every_call_raises_is_named(operator: str) -> None:
     """With the attribute that declares the others, of packs too; numbers in the text make no other exception of it."""
     (line,) = limit_lines(results(lambda _, dtype: dtype in ("float32", "float64"), prefix=operator))
@@ -54,6 +57,13 @@ def test_a_size_that_tells_calls_apart_is_named(raises: Callable[[AnyCase, str],
     """By the rule that holds for all that are taken and for none that raise."""
     (line,) = limit_lines(results(raises, ("float32",)))
     assert f"attention.{said}, if it is for these alone" in line
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_an_operator_of_other_sizes_has_no_hint_about_them(operator: str) -> None:
+    """A layer has no key heads of its own; what cannot be asked for a size is left alone."""
+    names = sorted(case.name for case in asked_cases().values() if case.operator == operator)
+    assert len(limit_lines(results(lambda case, _: case.name in names[::2], ("float32",), operator))) <= 1
 
 
 def test_two_limits_have_a_line_each() -> None:
