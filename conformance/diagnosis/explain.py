@@ -31,7 +31,6 @@ from attention_conformance.conformance.repro.simpler import Fits, for_script
 from attention_conformance.conformance.run_case import Judged, ask, judge_case, request
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply, same_bits
-from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
 #: Failures of an implementation that are called a second time, for their weights and lse.
@@ -271,7 +270,9 @@ def in_words(what: str, fits: int, failures: int, contradicted: int = 0, *, equa
 
 
 def _diagnosis(name: str, device: str, known: Sequence[Failed], group: Iterable[Examined]) -> Diagnosis:
-    passed = [Passed(e.case, e.target.dtype, _profile(e)) for e in group if e.judged.result.outcome is Outcome.PASSED]
+    passed = [
+        Passed(e.case, e.target.dtype, e.target.profile) for e in group if e.judged.result.outcome is Outcome.PASSED
+    ]
     explanations = tuple(diagnose(known, passed))
     explained = frozenset[Failed]().union(*(e.fits for e in explanations))
     left: dict[Failure, list[tuple[AnyCase, str]]] = defaultdict(list)
@@ -289,11 +290,7 @@ def _failed(each: Examined) -> Failed | None:
     result, reply = each.judged.result, each.judged.reply
     if reply is None or result.failure in (None, Failure.STALE):
         return None
-    return Failed(each.case, each.target.dtype, _profile(each), result.failure, reply)
-
-
-def _profile(each: Examined) -> Profile:
-    return each.target.profile
+    return Failed(each.case, each.target.dtype, each.target.profile, result.failure, reply)
 
 
 def _explained(known: Failed, diagnosis: Diagnosis) -> list[str]:
@@ -306,7 +303,7 @@ def _explained(known: Failed, diagnosis: Diagnosis) -> list[str]:
 def _stages(each: Examined, pool: Pool, keywords: frozenset[str], timeout: float | None) -> list[str]:
     """The stage that went wrong, from the weights and lse that the call returned, or a second one returns."""
     reply = each.judged.reply
-    case, dtype, profile = each.case, each.target.dtype, _profile(each)
+    case, dtype, profile = each.case, each.target.dtype, each.target.profile
     if reply is None or each.judged.result.failure is not Failure.VALUE or not isinstance(case, Case):
         return []
     extra = {f"return_{n}": True for n in ("weights", "lse") if f"return_{n}" in keywords}
@@ -335,7 +332,7 @@ def _output_ok(reply: Reply, each: Examined) -> bool:
     """Whether the output of a reply is right, whatever else it returns."""
     case, dtype = each.case, each.target.dtype
     got, expected = reply.results["output"], case.expected(dtype).output
-    limit = case.bound(dtype, _profile(each)).output
+    limit = case.bound(dtype, each.target.profile).output
     return got.shape == expected.shape and compare("output", got, expected, limit, dtype).ok
 
 
