@@ -31,7 +31,7 @@ from attention_conformance.conformance.cases.fit import dtypes_for, fit, fit_ker
 from attention_conformance.conformance.cases.packed import PackedCase
 from attention_conformance.conformance.judging.claims import required
 from attention_conformance.conformance.ledger.load import LedgerError
-from attention_conformance.conformance.run import first_calls, sharding, xdist
+from attention_conformance.conformance.run import first_calls, sharding, streams, xdist
 from attention_conformance.conformance.run.invariance_questions import questions
 from attention_conformance.conformance.run.recorder import PLACES, Recorder, check_ledger, is_quick
 from attention_conformance.impls.contract import Implementation, ImplementationError
@@ -50,6 +50,9 @@ ROOT = HERE.parent
 FIRST_CALLS = HERE / "test_first_calls.py"
 #: The tests of ``--invariance``.
 INVARIANCE = HERE / "test_invariance.py"
+
+#: The test that pytest makes, and skips, where there is no target to ask for the order of its stream.
+NO_STREAMS = "test_streams[NOTSET]"
 
 #: Folders whose name on the command line judges or times implementations, and does not run the tests within.
 ROOMS = ("conformance", "bench")
@@ -70,6 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the tests of other shards out, and put what is quick before what is compiled."""
+    items[:] = [item for item in items if item.name != NO_STREAMS]
     shard = config.getoption("shard")
     if shard is not None:
         part = sharding.share_out((xdist.scope(item.nodeid) for item in items), shard.total)
@@ -181,6 +185,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         asked_of = [(t, name) for t in _targets(config) for name in questions(t.implementation.operator)]
         metafunc.parametrize(("target", "question"), asked_of, ids=[f"{t.id}-{name}" for t, name in asked_of])
         return
+    if {"target", "in_stream"} <= set(metafunc.fixturenames):
+        found = _in_streams(config)
+        metafunc.parametrize(("target", "in_stream"), found, ids=[f"{t.id}-stream" for t, _ in found])
+        return
     if not {"target", "case", "recorder"} <= set(metafunc.fixturenames):  # the first two are names of others, too
         return
     cases = chosen_cases(config.getoption("case"))
@@ -189,6 +197,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         cases = list(few.values()) if cases is None else [case for case in cases if case.name in few]
     pairs = [(t, c) for t in _targets(config) for c in cases_for(t, cases)]
     metafunc.parametrize(("target", "case"), pairs, ids=[f"{t.id}-{c.name}" for t, c in pairs])
+
+
+def _in_streams(config: pytest.Config) -> list[tuple[targets.Target, AnyCase]]:
+    """The targets that are asked for the order of their stream, each with its case; none where cases were named."""
+    if config.getoption("case"):
+        return []
+    found = []
+    for target in filter(streams.asked, _targets(config)):
+        keywords = targets.selection(config).keywords[target.implementation.name]
+        case = streams.chosen(cases_for(target, None), target, keywords)
+        found += [(target, case)] if case is not None else []
+    return found
 
 
 def _targets(config: pytest.Config) -> tuple[targets.Target, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,8 +28,17 @@ _FOLDERS = {
 class Events(Protocol):
     """Two marks in a device's queue, between which it measures the time by its own clock."""
 
+    def hold(self, seconds: float) -> bool:
+        """Put work that takes this long behind what was submitted so far; False where the framework has none."""
+
+    def late(self, native: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[], None]]:
+        """Arguments whose arrays have other numbers, and what puts copies of the right ones into the queue."""
+
     def begin(self) -> None:
         """Put the first mark behind what was submitted so far."""
+
+    def begun(self) -> bool:
+        """Whether the device is past the first mark already."""
 
     def end(self) -> None:
         """Put the second one behind what was submitted so far."""

@@ -10,8 +10,8 @@ import sys
 from typing import Any
 
 #: Functions of ``torch.cuda`` that impls.torch.arrays times and waits by, and methods of its events.
-FUNCTIONS = ("synchronize", "Event")
-METHODS = ("record", "synchronize", "elapsed_time")
+FUNCTIONS = ("synchronize", "Event", "_sleep")
+METHODS = ("record", "query", "synchronize", "elapsed_time")
 
 _BOUND: dict[str, Any] = {}
 

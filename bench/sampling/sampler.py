@@ -82,8 +82,9 @@ class Batch:
     The last call was on inputs that the implementation had never seen.  Reading its results back took
     ``readback_seconds``, and of plain copies ``plain_seconds`` (0 where the first is short); ``cores`` is CPU time ÷
     time, of all threads.  Of the last batch of a process run there are the results, copied right after the call, and
-    which of them (``unsettled``) had changed later.  ``host_seconds`` is the median of the calls by the host's clock,
-    where ``seconds`` are by another.  In all ``made`` calls were made, in ``call_seconds``; all else took
+    which of them (``unsettled``) had changed later.  ``host_seconds`` is the median of calls on an idle device by the
+    host's clock, where ``seconds`` are by another; ``held`` says of each whether it was behind a held queue.  In all
+    ``made`` calls were made, in ``call_seconds``; all else took
     ``other_seconds``: making inputs, reading results, clearing caches.
     """
 
@@ -96,6 +97,7 @@ class Batch:
     results: dict[str, np.ndarray] = field(default_factory=dict)
     unsettled: tuple[str, ...] = ()
     host_seconds: float | None = None
+    held: tuple[bool, ...] = ()
     made: int = 0
     call_seconds: float = 0.0
     other_seconds: float = 0.0
@@ -154,9 +156,12 @@ class _Cell:
     call_seconds: float = 0.0
     other_seconds: float = 0.0
 
-    def time_call(self, native: dict[str, Any]) -> tuple[float, Any]:
-        """Seconds of one call on a set of inputs, and what it returned."""
-        elapsed, returned = self.watch.time(self.run, native)
+    def time_call(self, native: dict[str, Any], *, idle: bool = False, late: bool = False) -> tuple[float, Any]:
+        """Seconds of one call on a set of inputs, and what it returned; ``idle`` and ``late`` as of Stopwatch."""
+        if idle:
+            elapsed, returned = self.watch.time_idle(self.run, native)
+        else:
+            elapsed, returned = self.watch.time(self.run, native, late=late)
         self.made += 1
         self.call_seconds += elapsed
         return elapsed, returned
@@ -353,7 +358,7 @@ def _warm(cell: _Cell, enough: float) -> Batch:
     seconds: list[float] = []
     for native in cell.inputs:
         if sum(seconds) < enough:
-            seconds.append(cell.time_call(native)[0])
+            seconds.append(cell.time_call(native, idle=True)[0])
     return Batch("returned", seconds=tuple(seconds))
 
 
@@ -450,10 +455,11 @@ def _batch(cell: _Cell, seconds: float, most: int, number: int, last: bool, lead
     times: list[float] = []
     returned = None
     threads.begin_on(number)
+    cell.watch.host()
     if most > 1 or lead is not None:
         _lead(cell, lead or 0.0)
     worked, started = cell.watch.eviction.now()
-    cell.watch.host()
+    cell.watch.held()
     while len(times) < most - 1 and sum(times) < seconds:
         del returned  # so that its memory is free for the next call, as in a loop that uses it up
         elapsed, returned = cell.time_call(cell.next_inputs())
@@ -463,9 +469,11 @@ def _batch(cell: _Cell, seconds: float, most: int, number: int, last: bool, lead
             cell.copied(returned)  # the first reading in a batch is slow, and the next one is judged
         cell.time_call(cell.next_inputs())  # as is the first call after anything else
     del returned
-    elapsed, returned = cell.time_call(fresh)
-    ended = cell.watch.eviction.now()
-    working, host = (ended[0] - worked) / (ended[1] - started), cell.watch.host()
+    held = cell.watch.held()[: len(times)]
+    elapsed, returned = cell.time_call(fresh, late=last)
+    ended, host = cell.watch.eviction.now(), cell.watch.host()
+    lasted = ended[1] - started
+    working = (ended[0] - worked) / lasted if lasted > 0 else 0.0  # behind a held queue a call may take no time
     with cell.uncounted():
         readback, results = cell.copied(returned)  # at once: a call that returns before it is done is wrong here
         late = readback > max(LATE_SHARE * min([*times, elapsed]), LATE_SECONDS)
@@ -486,6 +494,7 @@ def _batch(cell: _Cell, seconds: float, most: int, number: int, last: bool, lead
         results=results if last else {},
         unsettled=unsettled,
         host_seconds=by_host,
+        held=(*held, *cell.watch.held()),
         made=cell.made,
         call_seconds=cell.call_seconds,
         other_seconds=cell.other_seconds + cell.watch.eviction.seconds - evicted,
@@ -493,10 +502,10 @@ def _batch(cell: _Cell, seconds: float, most: int, number: int, last: bool, lead
 
 
 def _lead(cell: _Cell, enough: float) -> None:
-    """Wake the threads of the library, and bring its data into near caches."""
-    seconds = cell.time_call(cell.next_inputs())[0]
+    """Wake the threads of the library, and bring its data into near caches; on a GPU each call finds it idle."""
+    seconds = cell.time_call(cell.next_inputs(), idle=True)[0]
     while seconds < enough:
-        seconds += cell.time_call(cell.next_inputs())[0]
+        seconds += cell.time_call(cell.next_inputs(), idle=True)[0]
 
 
 def change(key: str, changed: Callable[[Function], Function]) -> None:

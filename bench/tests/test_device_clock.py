@@ -19,11 +19,15 @@ def fake(available: bool = True) -> Any:
 
     class Event:
         def record(self) -> None: ...
+        def query(self) -> bool:
+            return True
+
         def synchronize(self) -> None: ...
         def elapsed_time(self, other: Event) -> float:
             return 1.0
 
     cuda = SimpleNamespace(is_available=lambda: available, synchronize=lambda device: None, Event=Event)
+    cuda._sleep = lambda cycles: None
     return SimpleNamespace(cuda=cuda)
 
 
@@ -42,7 +46,9 @@ def test_what_nobody_replaced_is_no_cheat(torch: Any) -> None:
     assert device_clock.replaced() == ""
 
 
-@pytest.mark.parametrize("name", ["synchronize", "Event", "Event.record", "Event.synchronize", "Event.elapsed_time"])
+@pytest.mark.parametrize(
+    "name", ["synchronize", "Event", "_sleep", "Event.record", "Event.query", "Event.synchronize", "Event.elapsed_time"]
+)
 def test_a_replaced_function_is_named(torch: Any, name: str) -> None:
     """A function of the module, or a method of its events; a later look at them does not take it for theirs."""
     device_clock.bind()

@@ -23,8 +23,8 @@ def test_a_costly_overhead_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes between the readings of the clock and is not the call is in the ratio."""
     wait = sampler._Cell.time_call
 
-    def slowly(self: Any, native: Any) -> tuple[float, Any]:
-        seconds, returned = wait(self, native)
+    def slowly(self: Any, native: Any, **how: bool) -> tuple[float, Any]:
+        seconds, returned = wait(self, native, **how)
         return 10 * seconds, returned
 
     monkeypatch.setattr(sampler._Cell, "time_call", slowly)

@@ -105,14 +105,14 @@ def test_input_sets_have_the_numbers_of_the_first_at_other_places() -> None:
 def test_a_batch_is_over_once_its_seconds_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls are made until their sum reaches the seconds of a batch, and one more on fresh inputs."""
     opened(copy_of_v)
-    monkeypatch.setattr(sampler._Cell, "time_call", lambda self, native: (0.125, self.run(**native)))
+    monkeypatch.setattr(sampler._Cell, "time_call", lambda self, native, **how: (0.125, self.run(**native)))
     assert sampler.batch("it", 1.0, 100, 1).seconds == (0.125,) * 9
 
 
 def test_a_batch_is_over_at_its_most_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Very fast calls do not fill the result file."""
     opened(copy_of_v)
-    monkeypatch.setattr(sampler._Cell, "time_call", lambda self, native: (0.0, self.run(**native)))
+    monkeypatch.setattr(sampler._Cell, "time_call", lambda self, native, **how: (0.0, self.run(**native)))
     assert len(sampler.batch("it", 1.0, 40, 1).seconds) == 40
 
 
@@ -179,7 +179,7 @@ def test_calls_that_follow_something_else_are_not_among_the_samples() -> None:
 def test_calls_before_the_samples_fill_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of an eighth of a second, of which eight lead in; with none asked for there is one."""
     opened(copy_of_v)
-    monkeypatch.setattr(sampler._Cell, "time_call", lambda self, native: (0.125, self.run(**native)))
+    monkeypatch.setattr(sampler._Cell, "time_call", lambda self, native, **how: (0.125, self.run(**native)))
     for lead, calls in ((1.0, 8), (0.0, 1)):
         SEEN.clear()
         assert len(sampler.batch("it", 60.0, 6, 1, lead=lead).seconds) == 6

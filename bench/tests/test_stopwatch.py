@@ -10,7 +10,20 @@ from typing import Any
 import pytest
 
 from attention_conformance.bench.sampling import cold_cache, sampler
-from attention_conformance.bench.sampling.stopwatch import BUSY, DEVICE, WALL, ByEvents, Eviction, Wall, stopwatch
+from attention_conformance.bench.sampling.stopwatch import (
+    BUSY,
+    DEVICE,
+    HELD_MOST,
+    HIDDEN_SHARE,
+    LEAST_IDLE,
+    LONG_CALL,
+    MISSES,
+    WALL,
+    ByEvents,
+    Eviction,
+    Wall,
+    stopwatch,
+)
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import Framework, Implementation
@@ -19,8 +32,12 @@ torch = pytest.importorskip("torch")
 
 WORKLOAD = Workload(1, 1, 2, 3)
 
-#: Seconds that the host takes to wait for an idle device, and that a kernel of the stand-in takes.
-IDLE, KERNEL = 1e-5, 1e-3
+#: Seconds that the host takes to wait for an idle device, that a kernel of the stand-in takes, and that launching it
+#: takes the host.
+IDLE, KERNEL, LAUNCH = 1e-5, 1e-3, 2e-5
+
+#: Cycles of the stand-in in a second.
+CYCLES = 10**9
 
 
 @dataclass
@@ -58,6 +75,11 @@ class Event:
         """Reached when the queue has done what comes before."""
         self.at = GPU.submit("record", 0.0)
 
+    def query(self) -> bool:
+        """Whether it is reached by now."""
+        assert self.at is not None
+        return self.at <= GPU.now
+
     def synchronize(self) -> None:
         """The host waits until it is reached."""
         assert self.at is not None
@@ -80,6 +102,7 @@ def _gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     properties = SimpleNamespace(L2_cache_size=2**20)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", GPU.synchronize)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: GPU.submit("hold", cycles / CYCLES))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(arrays, "_copy_to_device", lambda tensor, device: tensor)
     monkeypatch.setattr(arrays, "copy", lambda array: lambda: GPU.submit(f"copy {array.nbytes}", 5 * KERNEL))
@@ -90,9 +113,15 @@ def _gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def kernel() -> None:
-    """Launched in 20 µs of the host's time, and run after the host went on."""
-    GPU.now += 2e-5
+    """Launched in the host's time, and run after the host went on."""
+    GPU.now += LAUNCH
     GPU.submit("call", KERNEL)
+
+
+def short() -> None:
+    """A kernel that takes a tenth of its launch."""
+    GPU.now += LAUNCH
+    GPU.submit("call", LAUNCH / 10)
 
 
 def watch(cold: bool = False) -> ByEvents:
@@ -106,10 +135,108 @@ def watch(cold: bool = False) -> ByEvents:
 def test_the_time_of_the_events_counts_and_not_the_hosts() -> None:
     """The host also waits 10 µs to hear that the device is done, twice; its time is kept beside."""
     timing = watch()
-    seconds, _ = timing.time(kernel, {})
-    assert seconds == pytest.approx(2e-5 + KERNEL)  # the device waits for the launch
-    assert timing.host() == pytest.approx([2e-5 + KERNEL + 2 * IDLE])
+    seconds, _ = timing.time_idle(kernel, {})
+    assert seconds == pytest.approx(LAUNCH + KERNEL)  # the device waits for the launch
+    assert timing.host() == pytest.approx([LAUNCH + KERNEL + 2 * IDLE])
     assert timing.host() == []
+
+
+def test_behind_a_held_queue_the_time_is_that_of_the_device_alone() -> None:
+    """The first call says how long one takes to submit; those after it have no launch in their times."""
+    timing = watch()
+    times = [timing.time(short, {})[0] for _ in range(4)]
+    assert times == pytest.approx([LAUNCH * 1.1, *[LAUNCH / 10] * 3])
+    assert timing.held() == [False, True, True, True]
+    assert timing.held() == []
+
+
+def test_a_call_that_is_submitted_late_is_held_longer_the_next_time() -> None:
+    """The system interrupted the host: it is told that this one was not held, and the next one is."""
+    timing = watch()
+    timing.time(short, {})
+
+    def interrupted() -> None:
+        GPU.now += 30 * LAUNCH
+        short()
+
+    assert timing.time(interrupted, {})[0] > LAUNCH
+    assert timing.time(interrupted, {})[0] == pytest.approx(LAUNCH / 10)
+    assert timing.held() == [False, False, True]
+
+
+def test_a_call_that_waits_for_the_device_itself_is_not_held_any_more() -> None:
+    """It can never be submitted in time; it is timed on an idle device, with its launch."""
+
+    def waits() -> None:
+        short()
+        GPU.synchronize()
+
+    timing = watch()
+    for _ in range(MISSES + 1):
+        timing.time(waits, {})
+    GPU.log.clear()
+    assert timing.time(waits, {})[0] == pytest.approx(LAUNCH * 1.1 + IDLE)
+    assert "hold" not in GPU.log
+    assert not any(timing.held())
+
+
+def test_a_long_call_is_not_held() -> None:
+    """Its launch is nothing beside it."""
+
+    def long() -> None:
+        GPU.now += LAUNCH
+        GPU.submit("call", 1.1 * LONG_CALL * LAUNCH)
+
+    timing = watch()
+    times = [timing.time(long, {})[0] for _ in range(2)]
+    assert "hold" not in GPU.log
+    assert times[1] == pytest.approx(LAUNCH * (1 + 1.1 * LONG_CALL))
+
+
+def test_no_queue_is_held_for_long() -> None:
+    """However long the call before took to submit, as one that compiles."""
+
+    def compiles() -> None:
+        GPU.now += 5.0
+        short()
+
+    timing = watch()
+    timing.time(compiles, {})
+    started = GPU.now
+    timing.time(short, {})
+    assert HELD_MOST < GPU.now - started < 1.2 * HELD_MOST
+
+
+def test_without_a_kernel_that_waits_calls_are_timed_on_an_idle_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's is private, and may go."""
+    monkeypatch.delattr(torch.cuda, "_sleep")
+    timing = watch()
+    times = [timing.time(kernel, {})[0] for _ in range(3)]
+    assert times == pytest.approx([LAUNCH + KERNEL] * 3)
+    assert not any(timing.held())
+
+
+@pytest.mark.parametrize("seconds", [KERNEL, 0.5])
+def test_work_in_another_queue_does_not_hide_behind_a_held_one(seconds: float) -> None:
+    """Once the host has submitted it, it waits for an idle device longer than the call takes between the marks."""
+
+    def elsewhere() -> None:
+        GPU.now += LAUNCH
+        GPU.submit("call", seconds, queue="side")
+
+    timing = watch()
+    for _ in range(LEAST_IDLE):
+        timing.time_idle(elsewhere, {})
+    times = [timing.time(elsewhere, {})[0] for _ in range(2)]
+    assert times == pytest.approx([seconds, seconds], rel=HIDDEN_SHARE)
+
+
+def test_all_but_the_time_of_a_call_is_counted_as_other_work() -> None:
+    """Holding the queue, submitting, waiting: calls and what is between them come to what the parent waits for."""
+    timing = watch()
+    started, counted = GPU.now, timing.eviction.seconds
+    calls = sum(timing.time(short, {})[0] for _ in range(5))
+    assert calls + timing.eviction.seconds - counted == pytest.approx(GPU.now - started)
 
 
 def test_a_kernel_is_timed_by_its_end_and_not_by_the_return_of_the_call() -> None:
@@ -118,18 +245,18 @@ def test_a_kernel_is_timed_by_its_end_and_not_by_the_return_of_the_call() -> Non
 
 
 def test_nothing_waits_between_the_events() -> None:
-    """Everything earlier is done, the mark, the call, the mark, and only then the host waits."""
-    watch().time(kernel, {})
-    assert GPU.log == ["synchronize", "record", "call", "record", "wait for event", "synchronize"]
-
-
-def test_waiting_for_an_idle_device_before_a_call_is_counted() -> None:
-    """So that calls and what is between them come to what the parent waits for; the CPU is not waited for."""
+    """Everything earlier is done, the hold, the mark, the call, the mark, and only then the host waits."""
     timing = watch()
-    before = timing.eviction.seconds
-    for _ in range(3):
-        timing.time(kernel, {})
-    assert timing.eviction.seconds - before == pytest.approx(3 * IDLE)
+    timing.time(kernel, {})
+    assert GPU.log == ["synchronize", "record", "call", "record", "wait for event", "synchronize"]
+    timing.time(kernel, {})
+    GPU.log.clear()
+    timing.time(kernel, {})
+    assert GPU.log == ["synchronize", "hold", "record", "call", "record", "wait for event", "synchronize"]
+
+
+def test_on_the_cpu_nothing_is_waited_for_before_a_call() -> None:
+    """Its work is done when a call returns."""
     on_cpu = Wall(backend(Framework.TORCH), "cpu", Eviction())
     on_cpu.time(lambda: None, {})
     assert on_cpu.eviction.seconds == 0.0
@@ -138,11 +265,14 @@ def test_waiting_for_an_idle_device_before_a_call_is_counted() -> None:
 def test_cold_caches_are_cleared_before_every_call_and_outside_of_its_time() -> None:
     """By a copy of twice the L2, which is over before the first mark."""
     timing = watch(cold=True)
-    times = [timing.time(kernel, {})[0] for _ in range(3)]
-    assert times == pytest.approx([2e-5 + KERNEL] * 3)
+    times = [timing.time_idle(kernel, {})[0] for _ in range(3)]
+    assert times == pytest.approx([LAUNCH + KERNEL] * 3)
     assert [one for one in GPU.log if one not in ("synchronize", "wait for event")] == [
         *("copy 2097152", "record", "call", "record"),
     ] * 3
+    GPU.log.clear()
+    assert timing.time(kernel, {})[0] == pytest.approx(KERNEL)
+    assert GPU.log.index("copy 2097152") < GPU.log.index("call")
     assert timing.eviction.size == 2**21
 
 
@@ -169,8 +299,16 @@ def test_a_wait_that_an_idle_device_may_take_is_not_added(monkeypatch: pytest.Mo
     seconds = []
     for times in (BUSY - 0.1, BUSY + 0.1):
         monkeypatch.setattr(f"{__name__}.IDLE", times * 1e-5)
-        seconds.append(timing.time(kernel, {})[0])
-    assert seconds == pytest.approx([2e-5 + KERNEL, 2e-5 + KERNEL + (BUSY + 0.1) * 1e-5])
+        seconds.append(timing.time_idle(kernel, {})[0])
+    assert seconds == pytest.approx([LAUNCH + KERNEL, LAUNCH + KERNEL + (BUSY + 0.1) * 1e-5])
+
+
+def test_on_a_core_that_is_slow_for_a_while_waiting_is_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches take as many times as long there as waiting does."""
+    timing = watch()
+    for name, seconds in (("IDLE", 8 * IDLE), ("LAUNCH", 8 * LAUNCH)):
+        monkeypatch.setattr(f"{__name__}.{name}", seconds)
+    assert timing.time_idle(kernel, {})[0] == pytest.approx(LAUNCH + KERNEL)
 
 
 def test_without_events_the_host_waits_and_its_clock_counts() -> None:
@@ -202,14 +340,15 @@ def submits(q: Any, k: Any, v: Any) -> Any:
 
 
 def test_a_cell_on_a_gpu_says_which_clock_its_times_are_by() -> None:
-    """Samples by events, the host's median beside them, and how much was copied before each call."""
+    """Samples behind a held queue, the host's median on an idle device beside them, and what was copied before each."""
     implementation = Implementation("submits", f"{__name__}:submits", framework=Framework.TORCH)
     answer = sampler.open_cell("it", implementation, WORKLOAD, "float32", "cuda", cold=True)
     assert (answer.status, answer.clock, answer.evicted_bytes) == ("returned", DEVICE, 2**21)
     GPU.log.clear()
     batch = sampler.batch("it", 60.0, 6, 1)
-    assert batch.seconds == pytest.approx([2e-5 + KERNEL] * 6)
-    assert batch.host_seconds == pytest.approx(2e-5 + KERNEL + 2 * IDLE)
+    assert batch.seconds == pytest.approx([KERNEL] * 6)
+    assert batch.held == (True,) * 6
+    assert batch.host_seconds == pytest.approx(LAUNCH + KERNEL + 2 * IDLE)
     assert GPU.log.count("copy 2097152") == GPU.log.count("call") == 8
     sampler.close_cell("it")
 
@@ -220,3 +359,46 @@ def test_a_framework_that_cannot_copy_on_a_device_has_no_cold_caches(monkeypatch
     monkeypatch.setattr(arrays, "put", lambda array, device: array)
     with pytest.raises(NotImplementedError, match="no cold caches: onnxruntime has no copy on cuda"):
         stopwatch(arrays, Framework.ONNXRUNTIME, "cuda", cold=True)
+
+
+def too_early(q: Any, k: Any, v: Any) -> Any:
+    """Computes before the queue has come to it, and its work takes less time than its launch."""
+    GPU.now += LAUNCH
+    returned = v.clone()
+    GPU.submit("call", LAUNCH / 10, queue="side")
+    return returned
+
+
+def test_a_call_that_does_not_wait_for_its_inputs_computes_others_where_its_results_are_checked() -> None:
+    """They are copied into place behind what holds the queue: here at once, after the call has read them."""
+    implementation = Implementation("early", f"{__name__}:too_early", framework=Framework.TORCH)
+    assert sampler.open_cell("it", implementation, WORKLOAD, "float32", "cuda").status == "returned"
+    events: Any = sampler._CELLS["it"].watch.events  # type: ignore[attr-defined]
+    copies = []
+    plain = type(events).late
+
+    def late(self: Any, native: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+        zeros, copy = plain(self, native)
+        copies.append(copy)
+        return zeros, lambda: GPU.submit("copies", 0.0)
+
+    type(events).late = late
+    try:
+        batches = [sampler.batch("it", 60.0, 3, 1, last) for last in (False, True)]
+    finally:
+        type(events).late = plain
+    assert [batch.text for batch in batches] == ["", ""]
+    assert (batches[0].results, len(copies)) == ({}, 1)
+    assert not batches[1].results["output"].any()
+    sampler.close_cell("it")
+
+
+def test_late_inputs_are_zero_until_the_copies_are_made() -> None:
+    """Numbers of floating point; others stay, as lengths of 0 would be another call."""
+    events = watch().events
+    given = {"q": torch.ones(2), "kv_lengths": torch.ones(2, dtype=torch.int64), "scale": 0.5}
+    native, copy = events.late(given)
+    assert (native["q"].tolist(), native["kv_lengths"].tolist(), native["scale"]) == ([0.0, 0.0], [1, 1], 0.5)
+    copy()
+    assert native["q"].tolist() == [1.0, 1.0]
+    assert native["q"] is not given["q"]

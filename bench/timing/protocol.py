@@ -15,6 +15,7 @@ from typing import Any
 from attention_conformance.bench.processes import Jobs
 from attention_conformance.bench.sampling.cold_cache import COLD
 from attention_conformance.bench.sampling.sampler import Batch, Opened
+from attention_conformance.bench.sampling.stopwatch import HELD
 from attention_conformance.bench.timing.budget import Cost, Costs, over_time
 from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.validity import cheating
@@ -97,8 +98,14 @@ class Live:
         return max(1, round(worked / sum(times)))
 
     @property
+    def clock(self) -> str:
+        """The clock of most calls."""
+        held = [each for batch in self.batches for each in batch.held]
+        return HELD if 2 * sum(held) > len(held) else self.opened.clock
+
+    @property
     def host_seconds(self) -> float | None:
-        """The median over the batches by the host's clock, where the calls were timed by another."""
+        """The median over the batches of calls on an idle device by the host's clock; None of calls timed by it."""
         known = [batch.host_seconds for batch in self.batches if batch.host_seconds is not None]
         return median(known) if known else None
 
@@ -261,7 +268,7 @@ class Protocol:
             held_rss_bytes=held,
             threads=live.threads,
             stopped=stopped,
-            clock=live.opened.clock,
+            clock=live.clock,
             host_seconds=live.host_seconds,
             evicted_bytes=live.opened.evicted_bytes,
             unstable=(live.unstable.clause, live.unstable.text) if live.unstable else None,

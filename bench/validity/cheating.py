@@ -187,9 +187,9 @@ def job(batch: Batch, spent: Spent, cores: int) -> Job:
     the call with it may spin on all cores: two threads that wake on one core waited 2 to 10 ms, until the scheduler's
     tick parted them, and took twice that.
     """
-    each = batch.host_seconds or median(batch.seconds)
-    calls = max(batch.call_seconds, batch.made * (batch.host_seconds or 0.0))
-    worked = None if spent.cpu is None else spent.cpu - cores * (batch.made * each + batch.other_seconds + spent.queued)
+    each, calls = median(batch.seconds), batch.call_seconds
+    told = calls if batch.held else batch.made * each  # on a GPU calls that are no samples have their launch in them
+    worked = None if spent.cpu is None else spent.cpu - cores * (told + batch.other_seconds + spent.queued)
     return Job(calls, spent.waited - spent.queued - calls - batch.other_seconds, worked, each)
 
 

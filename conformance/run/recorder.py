@@ -19,7 +19,7 @@ from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.judging.message import FailureText
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.ledger.load import LEDGER, Ledger, check_records, read
-from attention_conformance.conformance.run import first_calls, invariance
+from attention_conformance.conformance.run import first_calls, invariance, streams
 from attention_conformance.conformance.run.causes import Told, to_read
 from attention_conformance.conformance.run.parallel import Parallel
 from attention_conformance.conformance.run.progress import EVERY, EVERY_TERMINAL, Progress
@@ -449,6 +449,8 @@ def _name(params: dict[str, Any]) -> str:
         return str(params["case"].name)
     if "question" in params:
         return f"{invariance.PREFIX}{params['question']}"
+    if "in_stream" in params:
+        return streams.NAME
     return f"fuzz/{params['prop'].name}" if "prop" in params else first_calls.NAME
 
 

@@ -190,6 +190,6 @@ def _joined(runs: dict[Path, Run], targets: list[str]) -> list[Result]:
 
     def order(result: Result) -> tuple[Any, ...]:
         key = profile_key(result.implementation, result.device, result.dtype)
-        return result.case.startswith(("fuzz/", "fresh/", "invariance/")), place.get(key, len(place))
+        return result.case.startswith(("fuzz/", "fresh/", "invariance/", "stream/")), place.get(key, len(place))
 
     return sorted(results, key=order)

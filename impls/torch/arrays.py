@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -92,6 +92,10 @@ def copy(array: torch.Tensor) -> Callable[[], torch.Tensor]:
     return lambda: out.copy_(array)
 
 
+#: Cycles of a kernel that waits, from which their rate is found; at 2 GHz half a millisecond.
+_CYCLES = 10**6
+
+
 class CudaEvents:
     """A pair of CUDA events in the current stream: milliseconds, in steps of about half a microsecond.
 
@@ -100,10 +104,47 @@ class CudaEvents:
 
     def __init__(self) -> None:
         self._first, self._second = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._cycles_per_second = 0.0
+
+    def hold(self, seconds: float) -> bool:
+        """Put a kernel behind what was submitted so far that waits, on one multiprocessor, for this long.
+
+        It counts cycles, so where the clock is low it waits longer.  PyTorch has it for its own tests of streams; False
+        where it is gone.
+        """
+        sleep = getattr(torch.cuda, "_sleep", None)
+        if sleep is None:
+            return False
+        if not self._cycles_per_second:
+            sleep(_CYCLES)  # loads the kernel
+            self.begin()
+            sleep(_CYCLES)
+            self.end()
+            self._cycles_per_second = _CYCLES / self.seconds()
+        sleep(int(seconds * self._cycles_per_second))
+        return True
+
+    def late(self, native: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[], None]]:
+        """Arguments whose tensors of floating point are 0, and what puts copies of the right ones into the stream.
+
+        A kernel that does not wait for the stream that it is called in computes with zeros.
+        """
+        tensors = {n: t for n, t in native.items() if isinstance(t, torch.Tensor) and t.is_floating_point()}
+        zeros = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+
+        def copy_all() -> None:
+            for name, tensor in tensors.items():
+                zeros[name].copy_(tensor)
+
+        return {**native, **zeros}, copy_all
 
     def begin(self) -> None:
         """Put the first mark behind what was submitted so far."""
         self._first.record()
+
+    def begun(self) -> bool:
+        """Whether the device is past the first mark already."""
+        return bool(self._first.query())
 
     def end(self) -> None:
         """Put the second one behind what was submitted so far."""

@@ -1,0 +1,130 @@
+"""(SDPA-45) Streams: whether a call takes its place in the CUDA stream that it is made in.
+
+Asked of every implementation with torch's arrays on CUDA, by one case of its operator: a call in a stream that is held,
+whose inputs come only behind what holds it (impls.streams).  A kernel that is launched in another stream reads them too
+early, or is done too late; in a program that shows now and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from attention_conformance.conformance.cases import AnyCase
+from attention_conformance.conformance.judging.judge import judge as judge_reply
+from attention_conformance.conformance.judging.message import clause_lines, inputs_line, rerun
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.run_case import blank_of, request
+from attention_conformance.conformance.targets import Target
+from attention_conformance.impls.calls import Reply
+from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
+from attention_conformance.impls.streams import HELD_BY, InStream
+
+CLAUSE = "SDPA-45"
+
+#: What a result is called, in place of a case's name.
+NAME = "stream/order"
+
+#: How a kernel gets the stream that it is called in.
+HINT = (
+    "Hint:     launch it in the current stream: at::cuda::getCurrentCUDAStream() in C++,"
+    " torch.cuda.current_stream().cuda_stream in Python"
+)
+
+
+def asked(target: Target) -> bool:
+    """Whether its calls are made in streams that their caller chooses."""
+    return target.device == "cuda" and target.implementation.framework in HELD_BY
+
+
+def chosen(cases: Iterable[AnyCase], target: Target, keywords: Collection[str]) -> AnyCase | None:
+    """The first case with results that are not those of inputs of zeros, of one plain call that the target takes."""
+    for case in cases:
+        if case.unfit or case.invalid or case.repeats > 1 or case.memory != "contiguous" or case.earlier() is not None:
+            continue
+        if case.keywords <= set(keywords) and _not_of_zeros(case, target):
+            return case
+    return None
+
+
+def _not_of_zeros(case: AnyCase, target: Target) -> bool:
+    expected = vars(case.expected(target.dtype))
+    return any(isinstance(each, np.ndarray) and np.isfinite(each).all() and each.any() for each in expected.values())
+
+
+def judge(target: Target, case: AnyCase, pool: Pool, timeout: float | None = None) -> Result:
+    """The result of one target; never raises for what the implementation does.
+
+    Parameters
+    ----------
+    target
+        A target that is asked.
+    case
+        The case that ``chosen`` gave.
+    pool
+        Worker processes.
+    timeout
+        Seconds for all its calls.
+
+    Returns
+    -------
+    Result
+        Failed where the call is right when it is made plainly, and wrong in its stream.
+    """
+    blank = replace(blank_of(target, case), case=NAME, clauses=(CLAUSE,))
+    try:
+        job = "attention_conformance.impls.streams:in_stream"
+        asked_for = request(case, target.dtype, target.device)
+        found: InStream = pool.call(target.implementation, job, target.implementation, asked_for, timeout=timeout)
+    except (Crashed, TimedOut) as error:
+        failure = Failure.TIMEOUT if isinstance(error, TimedOut) else Failure.CRASHED
+        return _failed(blank, case, failure, f"in a stream that is held: {error}")
+    return judged(found, case, blank)
+
+
+def judged(found: InStream, case: AnyCase, blank: Result) -> Result:
+    """The result that these calls amount to.
+
+    Parameters
+    ----------
+    found
+        Results of the plain call and of the one in the stream.
+    case
+        The case that was asked.
+    blank
+        Result without an outcome.
+
+    Returns
+    -------
+    Result
+        The result, with the message of a failure.
+    """
+    if found.status != "returned":  # the cases judge what it raises
+        return replace(blank, outcome=Outcome.UNSUPPORTED, reason=found.text)
+    if not _right(found.plain, case, blank):
+        reason = f"{case.name} is not right outside of a stream"  # the cases judge that
+        return replace(blank, outcome=Outcome.UNSUPPORTED, reason=reason)
+    if not _right(found.in_order, case, blank):
+        if _right(found.later, case, blank):
+            seen = "its results were not there for what came behind it in its stream, and were later"
+        else:
+            seen = "it computed before its inputs were there, which its stream wrote before it"
+        return _failed(blank, case, Failure.VALUE, seen)
+    how = "submitted while the stream was held" if found.held else "it waits for the stream itself"
+    return replace(blank, reason=f"in its place: {how}")
+
+
+def _right(results: Mapping[str, np.ndarray], case: AnyCase, blank: Result) -> bool:
+    outcome = judge_reply(Reply("returned", dict(results)), case, blank, every_profile=False).outcome
+    return outcome in (Outcome.PASSED, Outcome.ADVISORY)
+
+
+def _failed(blank: Result, case: AnyCase, failure: Failure, seen: str) -> Result:
+    result = replace(blank, outcome=Outcome.FAILED, failure=failure, broken=CLAUSE, reason=seen)
+    lines = [f"{blank.implementation} on {blank.device} in {blank.dtype}, {NAME}: wrong by {failure.value}"]
+    lines += clause_lines(CLAUSE)
+    lines += [f"Inputs:   {case.name}, {inputs_line(case, blank.dtype)}", f"Seen:     {seen}", HINT]
+    lines.append(f"Rerun:    {rerun(result, '-k test_streams')}")
+    return replace(result, message="\n".join(lines))

@@ -1,0 +1,18 @@
+"""``pytest conformance`` on CUDA: one call of every selected implementation with torch's arrays, in a held stream."""
+
+from __future__ import annotations
+
+import pytest
+
+from attention_conformance.conformance import targets
+from attention_conformance.conformance.cases.base import AnyCase
+from attention_conformance.conformance.run import streams
+from attention_conformance.conformance.run.recorder import Recorder, report
+
+
+def test_streams(target: targets.Target, in_stream: AnyCase, recorder: Recorder, pytestconfig: pytest.Config) -> None:
+    """A call comes after what its stream was given before it, and before what it is given after it."""
+    timeout = pytestconfig.getoption("case_timeout")
+    result = streams.judge(target, in_stream, targets.pool(pytestconfig), timeout)
+    recorder.record(result)
+    report(result)

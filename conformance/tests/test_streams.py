@@ -1,0 +1,119 @@
+"""(SDPA-45) What calls in a held stream amount to, and of whom they are asked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.run import streams
+from attention_conformance.conformance.run_case import blank_of
+from attention_conformance.conformance.spec.clauses import BY_OPTION, Level, clauses
+from attention_conformance.conformance.targets import Target
+from attention_conformance.impls.process.pool import Crashed, TimedOut
+from attention_conformance.impls.select import builtin
+from attention_conformance.impls.streams import InStream
+
+CASE = every_case()["inputs-unchanged-plain"]
+TARGET = Target(builtin()["torch-sdpa"], "cuda", "float32")
+BLANK = replace(blank_of(TARGET, CASE), case=streams.NAME, clauses=(streams.CLAUSE,))
+
+RIGHT = {"output": np.asarray(CASE.expected("float32").output, np.float32)}
+ZEROS = {"output": np.zeros_like(RIGHT["output"])}
+
+
+def judged(**fields: Any) -> Result:
+    """The result of a call that is right but for these fields."""
+    right: Any = {"plain": RIGHT, "in_order": RIGHT, "later": RIGHT, "held": True}
+    return streams.judged(InStream("returned", **right | fields), CASE, BLANK)
+
+
+def test_the_clause_is_one_that_no_case_shows() -> None:
+    """A MUST, which only a GPU shows."""
+    assert clauses()[streams.CLAUSE].level is Level.MUST
+    assert streams.CLAUSE in BY_OPTION
+
+
+def test_a_call_in_its_place_passes() -> None:
+    """It says whether the call was submitted while the stream was held."""
+    assert (judged().outcome, judged().reason) == (
+        Outcome.PASSED,
+        "in its place: submitted while the stream was held",
+    )
+    assert judged(held=False).reason == "in its place: it waits for the stream itself"
+
+
+def test_results_of_zeros_were_computed_too_early() -> None:
+    """The message has the clause, what was seen, how to launch it, and the command."""
+    found = judged(in_order=ZEROS, later=ZEROS)
+    assert (found.outcome, found.failure, found.broken) == (Outcome.FAILED, Failure.VALUE, "SDPA-45")
+    assert found.reason == "it computed before its inputs were there, which its stream wrote before it"
+    assert "SDPA-45 · Order in a stream (MUST)" in found.message
+    assert "torch.cuda.current_stream().cuda_stream" in found.message
+    assert "attention-conformance check torch-sdpa --device cuda --dtype float32 -k test_streams" in found.message
+
+
+def test_results_that_are_right_later_came_too_late() -> None:
+    """What came behind the call in its stream did not have them."""
+    found = judged(in_order=ZEROS)
+    assert found.outcome is Outcome.FAILED
+    assert found.reason == "its results were not there for what came behind it in its stream, and were later"
+
+
+def test_what_is_wrong_without_a_stream_is_left_to_the_cases() -> None:
+    """Nothing is said of its order."""
+    assert judged(plain=ZEROS, in_order=ZEROS, later=ZEROS).outcome is Outcome.UNSUPPORTED
+
+
+@pytest.mark.parametrize("status", ["raised", "unsupported"])
+def test_exceptions_are_left_to_the_cases(status: Any) -> None:
+    """With their text."""
+    found = streams.judged(InStream(status, "ValueError: no"), CASE, BLANK)
+    assert (found.outcome, found.reason) == (Outcome.UNSUPPORTED, "ValueError: no")
+
+
+@pytest.mark.parametrize(("error", "failure"), [(Crashed, Failure.CRASHED), (TimedOut, Failure.TIMEOUT)])
+def test_a_process_that_dies_in_the_stream_fails(error: Any, failure: Failure) -> None:
+    """The cases ran before it."""
+
+    class Pool:
+        def call(self, *_: Any, **__: Any) -> None:
+            raise error("gone", "") if error is Crashed else error("gone")
+
+    found = streams.judge(TARGET, CASE, Pool(), 1.0)  # type: ignore[arg-type]
+    assert (found.outcome, found.failure) == (Outcome.FAILED, failure)
+
+
+def test_who_is_asked() -> None:
+    """Implementations with torch's arrays, on CUDA."""
+    assert streams.asked(TARGET)
+    assert not streams.asked(Target(builtin()["torch-sdpa"], "cpu", "float32"))
+    assert not streams.asked(Target(builtin()["jax-nn"], "cuda", "float32"))
+
+
+def test_the_case_is_one_whose_results_zeros_do_not_give() -> None:
+    """One plain valid call of an operator, with keywords that there are."""
+    cases = list(every_case().values())
+    of_sdpa = [case for case in cases if case.operator == "sdpa"]
+    found = streams.chosen(of_sdpa, TARGET, frozenset())
+    assert found is not None
+    assert not found.keywords
+    assert not found.invalid
+    assert found.expected("float32").output.any()
+    zeros = next(case for case in of_sdpa if not case.invalid and not streams._not_of_zeros(case, TARGET))
+    assert streams.chosen([replace(zeros, options={})], TARGET, zeros.keywords) is None
+
+
+def test_on_a_cpu_there_is_no_such_test_and_none_is_skipped() -> None:
+    """The closing line of a run is as before."""
+    options = ("--impl", "torch-sdpa", "--device", "cpu", "--dtype", "float32", "-k", "test_streams")
+    command = [sys.executable, "-m", "pytest", "--pyargs", "attention_conformance.conformance", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "skipped" not in done.stdout
+    assert done.returncode == 5
