@@ -7,6 +7,7 @@ import io
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from attention_conformance.bench.analysis.fits import sentences
 from attention_conformance.bench.machine import gpu
 from attention_conformance.bench.machine.machine import describe, fingerprint
 from attention_conformance.bench.output import document, extra_metrics
+from attention_conformance.bench.output.clocks import clocks
 from attention_conformance.bench.output.extra_metrics import ExtraMetrics
 from attention_conformance.bench.output.table import WIDTH, limits, shortened, table
 from attention_conformance.bench.processes import Processes
@@ -380,5 +382,6 @@ def _tables(bench: Bench) -> list[str]:
     ]
     cache = shortened(f"caches {bench.plan.cache}: {MEANING[bench.plan.cache]}", WIDTH)
     grown = sentences(bench.extra.fits(outcomes), bench.extra.memories(outcomes))
-    parts = [[cache, table(timed, invalid)] if timed else [], limits(bench.extra.rooflines), grown]
+    said = [line for text in clocks(timed) for line in textwrap.wrap(text, WIDTH)]
+    parts = [[cache, *said, table(timed, invalid)] if timed else [], limits(bench.extra.rooflines), grown]
     return [line for part in parts for line in ("", *part) if part]

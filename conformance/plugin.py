@@ -199,15 +199,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(("target", "case"), pairs, ids=[f"{t.id}-{c.name}" for t, c in pairs])
 
 
-def _in_streams(config: pytest.Config) -> list[tuple[targets.Target, AnyCase]]:
-    """The targets that are asked for the order of their stream, each with its case; none where cases were named."""
+def _in_streams(config: pytest.Config) -> list[tuple[targets.Target, tuple[AnyCase, ...]]]:
+    """The targets that are asked for the order of their stream, each with its cases; none where cases were named."""
     if config.getoption("case"):
         return []
     found = []
     for target in filter(streams.asked, _targets(config)):
         keywords = targets.selection(config).keywords[target.implementation.name]
-        case = streams.chosen(cases_for(target, None), target, keywords)
-        found += [(target, case)] if case is not None else []
+        cases = streams.chosen(cases_for(target, None), target, keywords)
+        found += [(target, cases)] if cases else []
     return found
 
 

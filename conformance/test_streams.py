@@ -10,7 +10,9 @@ from attention_conformance.conformance.run import streams
 from attention_conformance.conformance.run.recorder import Recorder, report
 
 
-def test_streams(target: targets.Target, in_stream: AnyCase, recorder: Recorder, pytestconfig: pytest.Config) -> None:
+def test_streams(
+    target: targets.Target, in_stream: tuple[AnyCase, ...], recorder: Recorder, pytestconfig: pytest.Config
+) -> None:
     """A call comes after what its stream was given before it, and before what it is given after it."""
     timeout = pytestconfig.getoption("case_timeout")
     result = streams.judge(target, in_stream, targets.pool(pytestconfig), timeout)

@@ -24,7 +24,7 @@ from attention_conformance.impls.contract import Framework, Function
 from attention_conformance.impls.process.pool import Pool
 
 #: Raised by one when what crosses the process border changes, or which inputs a batch's number stands for.
-FORM = 6
+FORM = 7
 
 #: Keyword arguments of one call, as NumPy arrays and plain values: those with a position, and the others.
 Inputs = tuple[dict[str, np.ndarray], dict[str, Any]]

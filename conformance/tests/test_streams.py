@@ -66,9 +66,25 @@ def test_results_that_are_right_later_came_too_late() -> None:
     assert found.reason == "its results were not there for what came behind it in its stream, and were later"
 
 
-def test_what_is_wrong_without_a_stream_is_left_to_the_cases() -> None:
-    """Nothing is said of its order."""
-    assert judged(plain=ZEROS, in_order=ZEROS, later=ZEROS).outcome is Outcome.UNSUPPORTED
+def test_a_kernel_that_is_not_accurate_is_compared_with_itself() -> None:
+    """Its cases fail, and its order is right, or wrong."""
+    off = {"output": 1.5 * RIGHT["output"]}
+    assert judged(plain=off, in_order=off, later=off).outcome is Outcome.PASSED
+    assert judged(plain=off, in_order=ZEROS, later=off).outcome is Outcome.FAILED
+
+
+def test_calls_need_not_have_equal_bits() -> None:
+    """Sums in another order are within the bound; another shape is another result."""
+    nearly = {"output": np.nextafter(RIGHT["output"], np.float32(9))}
+    assert judged(in_order=nearly, later=nearly).outcome is Outcome.PASSED
+    assert judged(in_order={"output": RIGHT["output"][:1]}).outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan])
+def test_of_zeros_and_nan_nothing_can_be_said(value: float) -> None:
+    """Late inputs would give them too, or not be seen."""
+    same = {"output": np.full_like(ZEROS["output"], value)}
+    assert judged(plain=same, in_order=same, later=same).outcome is Outcome.UNSUPPORTED
 
 
 @pytest.mark.parametrize("status", ["raised", "unsupported"])
@@ -86,8 +102,27 @@ def test_a_process_that_dies_in_the_stream_fails(error: Any, failure: Failure) -
         def call(self, *_: Any, **__: Any) -> None:
             raise error("gone", "") if error is Crashed else error("gone")
 
-    found = streams.judge(TARGET, CASE, Pool(), 1.0)  # type: ignore[arg-type]
+    found = streams.judge(TARGET, [CASE], Pool(), 1.0)  # type: ignore[arg-type]
     assert (found.outcome, found.failure) == (Outcome.FAILED, failure)
+
+
+def test_where_a_call_is_refused_the_next_case_is_tried() -> None:
+    """A kernel that is causal alone is asked for causal; of one that refuses all the last reason is told."""
+    of_sdpa = [case for case in every_case().values() if case.operator == "sdpa"]
+    plain, causal, *_ = streams.chosen(of_sdpa, TARGET, frozenset({"is_causal", "scale"}))
+    assert [sorted(case.keywords) for case in (plain, causal)] == [[], ["is_causal"]]
+    output = np.asarray(causal.expected("float32").output, np.float32)
+
+    class Pool:
+        def call(self, _: Any, job: str, implementation: Any, request: Any, **__: Any) -> InStream:
+            if "is_causal" not in request.keywords:
+                return InStream("unsupported", "causal alone")
+            return InStream("returned", "", {"output": output}, {"output": output}, {"output": output}, True)
+
+    pool: Any = Pool()
+    assert streams.judge(TARGET, [plain, causal], pool).outcome is Outcome.PASSED
+    refused = streams.judge(TARGET, [plain], pool)
+    assert (refused.outcome, refused.reason) == (Outcome.UNSUPPORTED, "causal alone")
 
 
 def test_who_is_asked() -> None:
@@ -98,16 +133,17 @@ def test_who_is_asked() -> None:
 
 
 def test_the_case_is_one_whose_results_zeros_do_not_give() -> None:
-    """One plain valid call of an operator, with keywords that there are."""
+    """Plain valid calls of an operator, with keywords that there are."""
     cases = list(every_case().values())
     of_sdpa = [case for case in cases if case.operator == "sdpa"]
-    found = streams.chosen(of_sdpa, TARGET, frozenset())
-    assert found is not None
+    (found,) = streams.chosen(of_sdpa, TARGET, frozenset())
     assert not found.keywords
     assert not found.invalid
     assert found.expected("float32").output.any()
+    several = streams.chosen(of_sdpa, TARGET, frozenset().union(*(case.keywords for case in of_sdpa)))
+    assert len({case.keywords for case in several}) == len(several) == streams.TRIED
     zeros = next(case for case in of_sdpa if not case.invalid and not streams._not_of_zeros(case, TARGET))
-    assert streams.chosen([replace(zeros, options={})], TARGET, zeros.keywords) is None
+    assert streams.chosen([zeros], TARGET, zeros.keywords) == ()
 
 
 def test_on_a_cpu_there_is_no_such_test_and_none_is_skipped() -> None:

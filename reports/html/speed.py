@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from attention_conformance.bench.analysis.fits import Growth, Memory
+from attention_conformance.bench.output.clocks import clocks
 from attention_conformance.bench.workloads.titles import title
 from attention_conformance.reports.html.views import (
     Answer,
@@ -197,6 +198,7 @@ def fastest(cells: pd.DataFrame) -> Table:
         "Lead: the next one's median over the fastest one's. Not told apart: those whose 95 % interval overlaps that of"
         " the fastest; empty where a file has no intervals."
     )
+    note += "".join(f" {text[0].upper()}{text[1:]}." for text in clocks(rows_of(timed(cells))))
     return Table("fastest", "Fastest where", heads, tuple(rows), note)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
+from attention_conformance.bench.output.clocks import clocks
 from attention_conformance.bench.workloads.titles import title
 from attention_conformance.reports.markdown import changes
 from attention_conformance.reports.markdown import page as markdown
@@ -29,7 +32,9 @@ def page(model: Model) -> str:
         if len(model.differences):
             folded.append(fold("How they differ", markdown.differences(model).partition("\n\n")[2]))
     if not model.cells.empty:
-        folded.append(fold("Milliseconds per call, the fastest first", table(_fastest(model.cells))))
+        said = [f"{text[0].upper()}{text[1:]}." for text in clocks(_records(model.cells))]
+        rows = table(_fastest(model.cells))
+        folded.append(fold("Milliseconds per call, the fastest first", "\n\n".join([*said, rows])))
     if model.memories:
         folded.append(fold("Whose memory is quadratic", memory.by_growth(model.memories)))
     folded.append(fold("Files and environments", "\n\n".join(markdown.origins(model.records.sources))))
@@ -48,6 +53,11 @@ def _failures(results: pd.DataFrame) -> str:
     text = table(rows.assign(reason=rows["reason"].map(shortened)))
     more = len(failed) - len(rows)
     return text + (f"\n\n{more} more failed; all are in `conformance.csv`." if more else "")
+
+
+def _records(cells: pd.DataFrame) -> list[dict[str, Any]]:
+    timed = cells[cells["outcome"] == "timed"]
+    return [dict(zip(timed.columns, row, strict=True)) for row in timed.itertuples(index=False, name=None)]
 
 
 def _fastest(cells: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,29 @@
+"""Whose clock the times of a table are by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attention_conformance.bench.output.clocks import clocks
+from attention_conformance.bench.sampling.stopwatch import DEVICE, HELD, WALL
+
+
+def record(implementation: str, clock: Any, device: str = "cuda") -> dict[str, Any]:
+    """A timed cell."""
+    return {"implementation": implementation, "device": device, "clock": clock}
+
+
+def test_several_clocks_of_a_device_are_told() -> None:
+    """Each with the implementations that are timed by it, once."""
+    cells = [record("a", HELD), record("a", HELD), record("c", WALL), record("b", DEVICE)]
+    assert clocks(cells) == [
+        "times on cuda are by different clocks: b by the device's clock, launch included;"
+        " a by the device's clock, without the launch; c by the host's clock, launch included"
+    ]
+
+
+def test_of_one_clock_nothing_is_said() -> None:
+    """Nor where the CPU and a GPU have one each, or a file tells of none."""
+    assert clocks([record("a", WALL, "cpu"), record("a", HELD), record("b", HELD)]) == []
+    assert clocks([record("a", None), record("b", float("nan")), record("c", WALL)]) == []
+    assert clocks([]) == []
