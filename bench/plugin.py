@@ -20,10 +20,10 @@ from rich.console import Console
 
 from attention_conformance.bench import options
 from attention_conformance.bench.analysis.fits import sentences
+from attention_conformance.bench.clocks import clocks
 from attention_conformance.bench.machine import gpu
 from attention_conformance.bench.machine.machine import describe, fingerprint
 from attention_conformance.bench.output import document, extra_metrics
-from attention_conformance.bench.output.clocks import clocks
 from attention_conformance.bench.output.extra_metrics import ExtraMetrics
 from attention_conformance.bench.output.table import WIDTH, limits, shortened, table
 from attention_conformance.bench.processes import Processes

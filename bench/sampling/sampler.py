@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from attention_conformance.bench.clocks import WALL
 from attention_conformance.bench.sampling import device_clock
 from attention_conformance.bench.sampling.cold_cache import buffer
-from attention_conformance.bench.sampling.stopwatch import WALL, Stopwatch, stopwatch
+from attention_conformance.bench.sampling.stopwatch import Stopwatch, stopwatch
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.impls import calls

@@ -12,20 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from attention_conformance.bench.clocks import DEVICE, WALL
 from attention_conformance.bench.sampling.cold_cache import Buffer, buffer
 from attention_conformance.impls.backend import Backend, Events
 from attention_conformance.impls.contract import Framework, Function
 from attention_conformance.impls.process.clocks import perf_counter, process_time
-
-#: Clocks that a time may be by.
-WALL, DEVICE, HELD = "wall", "device events", "device events behind a held queue"
-
-#: Whose clock that is, and whether a call's launch is in its time.
-CLOCKS = {
-    WALL: "the host's clock, launch included",
-    DEVICE: "the device's clock, launch included",
-    HELD: "the device's clock, without the launch",
-}
 
 #: Waiting for a device takes this many times as long as for an idle one if it still works, as far as can be told, and
 #: longer than the call was submitted: on a virtual machine's core that was slow for a while, both took up to five times

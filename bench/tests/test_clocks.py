@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attention_conformance.bench.output.clocks import clocks
-from attention_conformance.bench.sampling.stopwatch import DEVICE, HELD, WALL
+from attention_conformance.bench.clocks import DEVICE, HELD, WALL, clocks
 
 
 def record(implementation: str, clock: Any, device: str = "cuda") -> dict[str, Any]:

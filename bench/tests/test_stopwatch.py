@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 
+from attention_conformance.bench.clocks import DEVICE, WALL
 from attention_conformance.bench.sampling import cold_cache, sampler
 from attention_conformance.bench.sampling.stopwatch import (
     BUSY,
-    DEVICE,
     HELD_MOST,
     HIDDEN_SHARE,
     LEAST_IDLE,
     LONG_CALL,
     MISSES,
-    WALL,
     ByEvents,
     Eviction,
     Wall,

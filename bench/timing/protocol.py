@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
+from attention_conformance.bench.clocks import HELD
 from attention_conformance.bench.processes import Jobs
 from attention_conformance.bench.sampling.cold_cache import COLD
 from attention_conformance.bench.sampling.sampler import Batch, Opened
-from attention_conformance.bench.sampling.stopwatch import HELD
 from attention_conformance.bench.timing.budget import Cost, Costs, over_time
 from attention_conformance.bench.timing.plan import Plan
 from attention_conformance.bench.validity import cheating

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from attention_conformance.bench.analysis import statistics
 from attention_conformance.bench.analysis.statistics import Interval
-from attention_conformance.bench.sampling.stopwatch import WALL
+from attention_conformance.bench.clocks import WALL
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.conformance.targets import Target
 

@@ -23,7 +23,7 @@ MAY_USE = {
 STUDIES = {"studies/by_hand.py", "studies/library_functions.py", "studies/memory.py", "studies/ranks.py"}
 #: Where each framework may be imported.
 FRAMEWORKS = {
-    "torch": {"impls/torch", "impls/onnx", "impls/kernels", "impls/gallery"} | STUDIES,
+    "torch": {"impls/torch", "impls/onnx", "impls/kernels", "impls/gallery", "studies/device_clock.py"} | STUDIES,
     "jax": {"impls/jax", "impls/kernels", "impls/gallery"} | STUDIES,
     "onnx": {"impls/onnx", "impls/gallery", "studies/by_hand.py"},
     "onnxruntime": {"impls/onnx", "studies/by_hand.py"},
@@ -79,7 +79,7 @@ def test_the_tables_import_no_framework() -> None:
 
 
 def test_reports_never_run_an_implementation() -> None:
-    """Reports are made from files alone: of impls they use words and a manifest, of bench records, titles and sums."""
+    """Reports are made from files alone: of impls they use words and a manifest, of bench records, clocks, sums …"""
     for path in MODULES:
         if path.relative_to(ROOT).parts[0] == "reports":
             used = {name for name in imported(path) if name.startswith((PACKAGE + "impls", PACKAGE + "bench"))}
@@ -94,6 +94,7 @@ def test_reports_never_run_an_implementation() -> None:
                 "attention_conformance.impls.strict",
                 "attention_conformance.bench.analysis.statistics",
                 "attention_conformance.bench.analysis.fits",
+                "attention_conformance.bench.clocks",
                 "attention_conformance.bench.records",
                 "attention_conformance.bench.workloads.titles",
             }

@@ -22,7 +22,7 @@ def held_call(run: Callable[..., Any], native: dict[str, Any], seconds: float, d
     run
         The prepared function.
     native
-        Its arguments; those in the call are zeros until the stream has come to them.
+        Arguments by name; the call is given zeros, until the stream has come to what they are.
     seconds
         For how long the stream is held.
     device
@@ -31,8 +31,7 @@ def held_call(run: Callable[..., Any], native: dict[str, Any], seconds: float, d
     Returns
     -------
     tuple[Any, Any, bool]
-        What the call returned; copies that the stream made behind it; and whether the call was submitted while the
-        stream was held.
+        The results; copies that the stream made behind the call; and whether it was submitted while that was held.
     """
     events, stream = CudaEvents(), torch.cuda.Stream()
     zeros, copy_inputs = events.late(native)

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from attention_conformance.bench.analysis.fits import Growth, Memory
-from attention_conformance.bench.output.clocks import clocks
+from attention_conformance.bench.clocks import clocks
 from attention_conformance.bench.workloads.titles import title
 from attention_conformance.reports.html.views import (
     Answer,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from attention_conformance.bench.output.clocks import clocks
+from attention_conformance.bench.clocks import clocks
 from attention_conformance.bench.workloads.titles import title
 from attention_conformance.reports.markdown import changes
 from attention_conformance.reports.markdown import page as markdown

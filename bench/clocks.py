@@ -1,11 +1,19 @@
-"""Clocks that the times of a table are by, where that is not the same one for all of a device."""
+"""Clocks that times are by, and what is said where those of one device are by several."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from attention_conformance.bench.sampling.stopwatch import CLOCKS, WALL
+#: Names of clocks, as records have them.
+WALL, DEVICE, HELD = "wall", "device events", "device events behind a held queue"
+
+#: Whose clock that is, and whether a call's launch is in its time.
+CLOCKS = {
+    WALL: "the host's clock, launch included",
+    DEVICE: "the device's clock, launch included",
+    HELD: "the device's clock, without the launch",
+}
 
 
 def clocks(records: Iterable[Mapping[str, Any]]) -> list[str]:
