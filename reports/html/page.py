@@ -48,6 +48,7 @@ def _template_variables(model: Model) -> dict[str, Any]:
         "machines": model.machines,
         "divergence": conformance.divergence(records.results),
         "fastest": speed.fastest(found) if len(speed.timed(found)) else None,
+        "clock_note": speed.clock_note(found),
         "counts": tables.timing_counts(found) if len(found) else "",
         "bench": speed.every_cell(found) if len(found) else None,
         "memory": speed.memory_table(model.memories) if model.memories else None,

@@ -155,6 +155,11 @@ def ranked(cells: pd.DataFrame, family: str, length: int, dtype: str, device: st
     return rows_of(timed(cells[at]).sort_values("median"))
 
 
+def clock_note(cells: pd.DataFrame) -> str:
+    """Sentences on whose clocks times are by, each behind a space; "" where they are by one."""
+    return "".join(f" {text[0].upper()}{text[1:]}." for text in clocks(rows_of(timed(cells))))
+
+
 def fastest(cells: pd.DataFrame) -> Table:
     """One row per workload, device and dtype: the fastest, its time, and by how much it leads."""
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
@@ -198,7 +203,7 @@ def fastest(cells: pd.DataFrame) -> Table:
         "Lead: the next one's median over the fastest one's. Not told apart: those whose 95 % interval overlaps that of"
         " the fastest; empty where a file has no intervals."
     )
-    note += "".join(f" {text[0].upper()}{text[1:]}." for text in clocks(rows_of(timed(cells))))
+    note += clock_note(cells)
     return Table("fastest", "Fastest where", heads, tuple(rows), note)
 
 

@@ -11,7 +11,16 @@ from attention_conformance.reports.html.conformance import differences, implemen
 from attention_conformance.reports.input.read import read
 from attention_conformance.reports.markdown import page, summary
 from attention_conformance.reports.model.model import Model
-from attention_conformance.reports.tests.files import bench_file, cell, conformance_file, failed, result
+from attention_conformance.reports.tests.files import (
+    bench_file,
+    bench_run,
+    cell,
+    conformance_file,
+    failed,
+    result,
+    steady,
+    timed,
+)
 
 
 def made(*files: Path) -> str:
@@ -38,6 +47,17 @@ def test_the_fastest_of_a_workload_are_named(tmp_path: Path) -> None:
     text = made(bench_file(tmp_path / "b.json", *cells, cell("e", 128, "skipped", reason="too long")))
     assert "b 1.00, c 2.00, d 3.00" in text
     assert "e " not in text.partition("b 1.00")[2].partition("\n")[0]
+
+
+def test_times_of_a_device_by_different_clocks_are_said_to_be(tmp_path: Path) -> None:
+    """In the summary, and in the page beside its plot and its table; of one clock nothing is said."""
+    clocks_of = {"a": "device events behind a held queue", "b": "wall"}
+    cells = [timed(name, 128, steady(1e-3), device="cuda", clock=clock) for name, clock in clocks_of.items()]
+    said = "a by the device's clock, without the launch; b by the host's clock, launch included"
+    model = Model(read([bench_run(tmp_path / "b.json", *cells)]), clauses())
+    assert said in summary.page(model)
+    assert html.page(model).replace("&#39;", "'").count(said) == 2
+    assert "different clocks" not in made(bench_run(tmp_path / "one.json", cells[0]))
 
 
 def test_a_summary_stays_within_what_fits(tmp_path: Path) -> None:
