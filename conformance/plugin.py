@@ -31,7 +31,7 @@ from attention_conformance.conformance.cases.fit import dtypes_for, fit, fit_ker
 from attention_conformance.conformance.cases.packed import PackedCase
 from attention_conformance.conformance.judging.claims import required
 from attention_conformance.conformance.ledger.load import LedgerError
-from attention_conformance.conformance.run import first_calls, sharding, streams, xdist
+from attention_conformance.conformance.run import first_calls, offsets, sharding, streams, xdist
 from attention_conformance.conformance.run.invariance_questions import questions
 from attention_conformance.conformance.run.recorder import PLACES, Recorder, check_ledger, is_quick
 from attention_conformance.impls.contract import Implementation, ImplementationError
@@ -51,8 +51,8 @@ FIRST_CALLS = HERE / "test_first_calls.py"
 #: The tests of ``--invariance``.
 INVARIANCE = HERE / "test_invariance.py"
 
-#: The test that pytest makes, and skips, where there is no target to ask for the order of its stream.
-NO_STREAMS = "test_streams[NOTSET]"
+#: The tests that pytest makes, and skips, where there is no target to ask for the order of its stream, or for offsets.
+NOBODY_ASKED = ("test_streams[NOTSET]", "test_offsets[NOTSET]")
 
 #: Folders whose name on the command line judges or times implementations, and does not run the tests within.
 ROOMS = ("conformance", "bench")
@@ -73,7 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the tests of other shards out, and put what is quick before what is compiled."""
-    items[:] = [item for item in items if item.name != NO_STREAMS]
+    items[:] = [item for item in items if item.name not in NOBODY_ASKED]
     shard = config.getoption("shard")
     if shard is not None:
         part = sharding.share_out((xdist.scope(item.nodeid) for item in items), shard.total)
@@ -188,6 +188,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if {"target", "in_stream"} <= set(metafunc.fixturenames):
         found = _in_streams(config)
         metafunc.parametrize(("target", "in_stream"), found, ids=[f"{t.id}-stream" for t, _ in found])
+        return
+    if {"target", "far"} <= set(metafunc.fixturenames):
+        chosen = [] if config.getoption("case") else offsets.asked(_targets(config))
+        metafunc.parametrize(("target", "far"), [(t, "far") for t in chosen], ids=[f"{t.id}-far" for t in chosen])
         return
     if not {"target", "case", "recorder"} <= set(metafunc.fixturenames):  # the first two are names of others, too
         return

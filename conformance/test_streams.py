@@ -16,5 +16,6 @@ def test_streams(
     """A call comes after what its stream was given before it, and before what it is given after it."""
     timeout = pytestconfig.getoption("case_timeout")
     result = streams.judge(target, in_stream, targets.pool(pytestconfig), timeout)
+    result = recorder.against_ledger(result, in_stream[0])
     recorder.record(result)
     report(result)

@@ -66,6 +66,8 @@ class Request:
     arrays: dict[str, np.ndarray]
     keywords: dict[str, Any] = field(default_factory=dict)
     memory: str = "contiguous"
+    #: The arrays that are laid out so, by name; all where none is named.
+    laid_out: tuple[str, ...] = ()
     #: Times to run; results after the first are only compared with it.
     repeats: int = 1
 
@@ -360,12 +362,17 @@ def arguments(implementation: Implementation, request: Request) -> tuple[dict[st
         else:
             plain[name] = value
     native = {
-        name: arrays.put(memory_layouts.lay_out(array, request.memory), request.device) for name, array in given.items()
+        name: arrays.put(memory_layouts.lay_out(array, _layout_of(name, request)), request.device)
+        for name, array in given.items()
     }
     shapes = tuple((name, array.shape) for name, array in given.items())
     options = tuple(sorted(plain.items()))
     dtype = str(request.arrays[operator.arguments[0]].dtype)
     return given, native, Call(dtype, request.device, shapes, options, operator.name)
+
+
+def _layout_of(name: str, request: Request) -> str:
+    return request.memory if not request.laid_out or name in request.laid_out else "contiguous"
 
 
 _PREPARED: dict[tuple[str, str, Call], Function] = {}

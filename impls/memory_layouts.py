@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import mmap
+import sys
 from collections.abc import Callable
 
 import numpy as np
 
 #: Elements of NaN (or of garbage, for integers and booleans) before and behind a guarded array.
 GUARD = 64
+
+#: Elements from which on an offset is no 32-bit number.
+FAR = 2**31
+
+#: Of mmap on Linux, where Python does not name it: pages that are never written are not counted as memory.
+_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:
@@ -54,6 +63,27 @@ def guarded(array: np.ndarray) -> np.ndarray:
     return inside.reshape(array.shape)
 
 
+def far(array: np.ndarray, axis: int = 0) -> np.ndarray:
+    """The entries of an axis as far apart as puts the last one FAR elements behind the first.
+
+    Of three entries and more no stride is FAR itself, so that it is the product of an index and a stride that is no
+    32-bit number.  What lies between is never touched, and takes no memory.
+    """
+    if array.ndim <= axis or array.shape[axis] < 2 or not array.size:
+        return contiguous(array)
+    first = contiguous(np.moveaxis(array, axis, 0))
+    others, inside = len(first) - 1, first[0].size
+    stride = max(-(-FAR // others), inside)
+    stride += -stride % GUARD  # as aligned as what lies together
+    size = (stride * others + inside) * array.itemsize
+    flags = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0) | _NORESERVE
+    buffer = np.frombuffer(mmap.mmap(-1, size, flags=flags), array.dtype)
+    strides = (stride * array.itemsize, *first.strides[1:])
+    view = np.lib.stride_tricks.as_strided(buffer, first.shape, strides)
+    view[...] = first
+    return np.moveaxis(view, 0, axis)
+
+
 def _garbage(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     if dtype == np.bool_ or dtype.kind in "iu":
         return np.ones(shape, dtype)
@@ -63,21 +93,23 @@ def _garbage(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     f.__name__: f for f in (contiguous, transposed, inner, sliced, expanded, guarded)
 }
+#: Layouts of no case: entries far apart along each axis before the last one of up to four.
+FAR_LAYOUTS = {f"far-{axis}": functools.partial(far, axis=axis) for axis in range(3)}
 
 
 def lay_out(array: np.ndarray, name: str) -> np.ndarray:
-    """The array's elements in memory as ``name`` (a key of LAYOUTS) says; never shares memory with it.
+    """The array's elements in memory as ``name`` (a key of LAYOUTS or FAR_LAYOUTS) says; never shares memory with it.
 
     Parameters
     ----------
     array
         Array of any shape.
     name
-        A key of LAYOUTS.
+        A key of LAYOUTS or FAR_LAYOUTS.
 
     Returns
     -------
     np.ndarray
         Equal to the array, with other strides or another offset.
     """
-    return LAYOUTS[name](array)
+    return (LAYOUTS.get(name) or FAR_LAYOUTS[name])(array)

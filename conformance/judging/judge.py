@@ -6,13 +6,15 @@ store keeps (cases/store.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.cases import AnyCase, Case
-from attention_conformance.conformance.judging.compare import Comparison, compare
+from attention_conformance.conformance.judging.compare import Comparison, compare, shares
 from attention_conformance.conformance.judging.error_pattern import error_pattern, plain
 from attention_conformance.conformance.judging.message import comparison_lines, failure_message, share_text, with_lines
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
@@ -81,6 +83,34 @@ def judge(reply: Reply, case: AnyCase, blank: Result, *, every_profile: bool = T
     if result.outcome is Outcome.FAILED:  # by something worse
         return replace(result, message=with_lines(result.message, state.details))
     return failed(result, case, state) if result.outcome is Outcome.PASSED else result
+
+
+def alike(some: Mapping[str, np.ndarray], plain: Mapping[str, np.ndarray], case: AnyCase, blank: Result) -> bool:
+    """Whether results are those of another call of the case, to its bound: equal calls need not have equal bits.
+
+    Parameters
+    ----------
+    some, plain
+        Results of two calls, by name.
+    case
+        The case that both calls are of.
+    blank
+        Result whose dtype and profile decide the bound.
+
+    Returns
+    -------
+    bool
+        False too for another shape; a result without a bound of its shape has to be equal.
+    """
+    bounds = vars(case.bound(blank.dtype, Profile(blank.profile or Profile.WIDE)))
+    for name, array in plain.items():
+        if some[name].shape != array.shape:
+            return False
+        got, wanted = (each.astype(np.float64) for each in (some[name], array))
+        bound = bounds[name] if np.shape(bounds[name]) == wanted.shape else np.zeros_like(wanted)
+        if (shares(got, wanted, bound, blank.dtype) > 1).any():
+            return False
+    return True
 
 
 def raised_exception(reply: Reply, broken: str, *hints: str) -> Finding:

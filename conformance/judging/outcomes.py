@@ -21,6 +21,9 @@ class Outcome(StrEnum):
     NOT_APPLICABLE = "not-applicable"
 
 
+#: The result of calls in a stream (run.streams), by what stands in place of a case's name: a record may be of it.
+STREAM_ORDER = "stream/order"
+
 #: Outcomes for which the implementation really ran.
 EXECUTED = (Outcome.PASSED, Outcome.FAILED, Outcome.KNOWN_DEVIATION, Outcome.ADVISORY)
 

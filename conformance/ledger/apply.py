@@ -17,7 +17,7 @@ def apply(ledger: Ledger, result: Result, case: AnyCase, versions: Mapping[str, 
     One that passes where the record is of what comes and goes stays as it is, and says so; that the deviation is gone
     many results show together (``ledger stale``).
     """
-    deviation = ledger.find(result.implementation, result.device, result.dtype, case.name, versions)
+    deviation = ledger.find(result.implementation, result.device, result.dtype, result.case, versions)
     if deviation is None:
         return result
     if result.outcome is Outcome.FAILED and deviation.shown_by(result):

@@ -20,7 +20,7 @@ from tabulate import tabulate
 
 from attention_conformance.conformance import results
 from attention_conformance.conformance.cases import asked_cases
-from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.judging.outcomes import STREAM_ORDER, Failure, Outcome, Result
 from attention_conformance.conformance.ledger import issues, page
 from attention_conformance.conformance.ledger.apply import apply
 from attention_conformance.conformance.ledger.load import KEYS, LEDGER, Deviation, Ledger, dtypes, read
@@ -283,7 +283,7 @@ def judged_again(run: Run, ledger: Ledger) -> Iterator[Result]:
     """
     known = asked_cases()
     for result in run.results:
-        case = known.get(result.case)
+        case = known.get("plain" if result.case == STREAM_ORDER else result.case)
         changed = result.outcome is Outcome.KNOWN_DEVIATION or result.failure is Failure.STALE
         yield result if changed or case is None else apply(ledger, result, case, run.header.versions)
 

@@ -25,7 +25,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from attention_conformance.conformance.cases import asked_cases, case_named, every_case
 from attention_conformance.conformance.cases.fit import dtypes_for
-from attention_conformance.conformance.judging.outcomes import Failure, Result
+from attention_conformance.conformance.judging.outcomes import STREAM_ORDER, Failure, Result
 from attention_conformance.conformance.ledger.versions import (
     PROCESSOR,
     PROCESSORS,
@@ -386,6 +386,8 @@ def matching(names: Iterable[str], pattern: str) -> list[str]:
 
 def cases_meeting(pattern: str) -> list[str]:
     """The names of cases that a glob meets, of those that a run asks; without wildcards also of any other."""
+    if pattern == STREAM_ORDER:
+        return [pattern]
     if set("*?[") & set(pattern):
         return meeting(asked_cases(), pattern)
     try:
@@ -451,7 +453,10 @@ def _refuse_overlap(one: Deviation, other: Deviation, name: str, case: str) -> N
 
 def dtypes(implementation: str, case: str) -> tuple[str, ...]:
     """The dtypes in which an implementation is judged on a case; none if they are of two operators."""
-    known, asked = builtin().get(implementation), case_named(case)
+    known = builtin().get(implementation)
+    if case == STREAM_ORDER:
+        return known.dtypes if known else tuple(DTYPES)
+    asked = case_named(case)
     if known is None:
         return asked.dtypes
     if known.operator != asked.operator:

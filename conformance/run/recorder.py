@@ -18,8 +18,9 @@ from attention_conformance.conformance.adapter import adapter_lines
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.judging.message import FailureText
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.conformance.ledger.apply import apply
 from attention_conformance.conformance.ledger.load import LEDGER, Ledger, check_records, read
-from attention_conformance.conformance.run import first_calls, invariance, streams
+from attention_conformance.conformance.run import first_calls, invariance, offsets, streams
 from attention_conformance.conformance.run.causes import Told, to_read
 from attention_conformance.conformance.run.parallel import Parallel
 from attention_conformance.conformance.run.progress import EVERY, EVERY_TERMINAL, Progress
@@ -223,6 +224,11 @@ class Recorder:
         judged = self._judged[target, case] = self._judging.get((target, case))
         self._tell_progress()
         return judged.result
+
+    def against_ledger(self, result: Result, case: AnyCase) -> Result:
+        """A result of several calls as the ledger's record about it says; ``case`` is what they were made of."""
+        ledger = ledger_of(self._config)
+        return apply(ledger, result, case, versions_of(ledger, targets.selection(self._config)))
 
     def _tell_progress(self) -> None:
         """A line on how far the run is, from time to time."""
@@ -451,6 +457,8 @@ def _name(params: dict[str, Any]) -> str:
         return f"{invariance.PREFIX}{params['question']}"
     if "in_stream" in params:
         return streams.NAME
+    if "far" in params:
+        return offsets.NAME
     return f"fuzz/{params['prop'].name}" if "prop" in params else first_calls.NAME
 
 

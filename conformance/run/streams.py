@@ -8,25 +8,24 @@ that a kernel that is not accurate is asked too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from attention_conformance.conformance.cases import AnyCase
-from attention_conformance.conformance.judging.compare import shares
+from attention_conformance.conformance.judging.judge import alike
 from attention_conformance.conformance.judging.message import clause_lines, inputs_line, rerun
-from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.judging.outcomes import STREAM_ORDER, Failure, Outcome, Result
 from attention_conformance.conformance.run_case import blank_of, request
 from attention_conformance.conformance.targets import Target
-from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 from attention_conformance.impls.streams import HELD_BY, InStream
 
 CLAUSE = "SDPA-45"
 
 #: What a result is called, in place of a case's name.
-NAME = "stream/order"
+NAME = STREAM_ORDER
 
 #: Cases that are tried, each with other keywords, until a call returns: a kernel may be causal alone.
 TRIED = 12
@@ -122,28 +121,14 @@ def judged(found: InStream, case: AnyCase, blank: Result) -> Result:
     if not any(np.isfinite(each).all() and each.any() for each in found.plain.values()):
         reason = f"{case.name} gives nothing but zeros and NaN"  # as would zeros; the cases judge that
         return replace(blank, outcome=Outcome.UNSUPPORTED, reason=reason)
-    if not _alike(found.in_order, found.plain, case, blank):
-        if _alike(found.later, found.plain, case, blank):
+    if not alike(found.in_order, found.plain, case, blank):
+        if alike(found.later, found.plain, case, blank):
             seen = "its results were not there for what came behind it in its stream, and were later"
         else:
             seen = "it computed before its inputs were there, which its stream wrote before it"
         return _failed(blank, case, Failure.VALUE, seen)
     how = "submitted while the stream was held" if found.held else "it waits for the stream itself"
     return replace(blank, reason=f"in its place: {how}")
-
-
-def _alike(some: Mapping[str, np.ndarray], plain: Mapping[str, np.ndarray], case: AnyCase, blank: Result) -> bool:
-    """Whether results are those of the plain call, to the bound of the case: equal calls need not have equal bits."""
-    bounds = vars(case.bound(blank.dtype, Profile(blank.profile or Profile.WIDE)))
-    for name, array in plain.items():
-        if some[name].shape != array.shape:
-            return False
-        got, wanted = (each.astype(np.float64) for each in (some[name], array))
-        bound = bounds[name]
-        bound = bound if np.shape(bound) == wanted.shape else np.zeros_like(wanted)
-        if (shares(got, wanted, bound, blank.dtype) > 1).any():
-            return False
-    return True
 
 
 def _failed(blank: Result, case: AnyCase, failure: Failure, seen: str) -> Result:

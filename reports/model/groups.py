@@ -20,7 +20,7 @@ SDPA = {
     "Grouped heads": (17,),
     "NaN and infinity": (21, 22, 23, 26),
     "Accuracy and dtype": (25, 27),
-    "Every call alike": (28, 29, 30, 39, 40, 41, 45),
+    "Every call alike": (28, 29, 30, 39, 40, 41, 45, 46),
     "Refuses what is wrong": (31, 32, 33, 34, 35, 36),
 }
 

@@ -1,0 +1,112 @@
+"""(SDPA-46) Kernels with 32-bit offsets are told, and those whose offsets are wide enough are not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.conformance.run import offsets
+from attention_conformance.conformance.spec.clauses import BY_OPTION, Level, clauses
+from attention_conformance.conformance.targets import Target
+from attention_conformance.impls import memory_layouts
+from attention_conformance.impls.contract import Framework, Implementation
+from attention_conformance.impls.process.pool import Pool
+from attention_conformance.impls.select import builtin
+
+pytest.importorskip("torch")
+
+KERNELS = "attention_conformance.conformance.tests.far_kernels"
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    """One process, as users have it."""
+    found = Pool()
+    yield found
+    found.close()
+
+
+def judged(name: str, pool: Pool, keywords: Collection[str] = ()) -> Result:
+    """The result of one of the functions."""
+    implementation = Implementation(name, f"{KERNELS}:{name}", framework=Framework.TORCH)
+    return offsets.judge(Target(implementation, "cpu", "float32"), keywords, pool, 60.0)
+
+
+def test_the_clause_is_one_that_no_case_shows() -> None:
+    """A SHOULD: a kernel may be for smaller arrays."""
+    assert clauses()[offsets.CLAUSE].level is Level.SHOULD
+    assert offsets.CLAUSE in BY_OPTION
+
+
+def test_wide_offsets_pass_with_every_array_and_axis(pool: Pool) -> None:
+    """Each of batch, heads and rows, and the mask."""
+    found = judged("wide", pool, {"mask"})
+    assert found.outcome is Outcome.PASSED
+    tried = [f"{name} axis {axis}" for name in "qkv" for axis in range(3)]
+    assert found.reason == f"right with entries far apart along {', '.join([*tried, 'mask axis 0', 'mask axis 2'])}"
+
+
+def test_32_bit_offsets_are_told_with_the_array_and_the_axis(pool: Pool) -> None:
+    """As an advisory: the message has the clause, what was seen, the hint and the command."""
+    found = judged("narrow", pool)
+    assert (found.outcome, found.broken) == (Outcome.ADVISORY, "SDPA-46")
+    assert found.reason == "; ".join(f"k axis {axis}: other results than where it lies together" for axis in range(3))
+    assert "offsets/beyond-32-bits: wrong with 3 of 9" in found.message
+    assert "SDPA-46 · Offsets beyond 32 bits (SHOULD)" in found.message
+    assert "index.to(tl.int64)" in found.message
+    assert found.message.endswith("check narrow --device cpu --dtype float32 -k test_offsets")
+
+
+def test_a_mask_with_32_bit_offsets_is_told(pool: Pool) -> None:
+    """As of a long mask, whose elements are few bytes and many (mlx 2894)."""
+    assert "mask axis 0: other results" in judged("narrow", pool, {"mask"}).reason
+
+
+def test_an_exception_is_told(pool: Pool) -> None:
+    """With its text."""
+    assert judged("raises", pool).reason.startswith("q axis 0: IndexError: an offset that is no 32-bit number")
+
+
+def test_a_kernel_that_is_causal_alone_is_asked_for_causal(pool: Pool) -> None:
+    """The first case that it takes."""
+    assert judged("causal", pool, {"is_causal"}).outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("refuses", "NotImplementedError: not here"), ("no_room", "no room for arrays far apart")],
+)
+def test_what_cannot_be_asked_says_why(pool: Pool, name: str, reason: str) -> None:
+    """It refuses the plain call, or there is no memory for arrays that far apart."""
+    found = judged(name, pool)
+    assert (found.outcome, found.reason) == (Outcome.UNSUPPORTED, reason)
+
+
+def test_who_is_asked() -> None:
+    """Kernels that are plugged in with torch's arrays: interpreted ones, and those on CUDA, in their smallest dtype."""
+    plugged = replace(builtin()["torch-sdpa"], name="mine", folder="/somewhere")
+    both = (plugged, replace(plugged, name="kernel", kernels="triton"))
+    targets = [Target(one, device, dtype) for one in both for device in ("cpu", "cuda") for dtype in one.dtypes]
+    asked = {(each.implementation.name, each.device, each.dtype) for each in offsets.asked(targets)}
+    assert asked == {(*which, "float16") for which in (("mine", "cuda"), ("kernel", "cpu"), ("kernel", "cuda"))}
+    assert offsets.asked([Target(builtin()["torch-sdpa"], "cuda", "float16")]) == []
+
+
+@pytest.mark.parametrize("axis", range(3))
+def test_entries_lie_far_apart_and_hold_what_they_held(axis: int) -> None:
+    """By no stride of 2³¹ itself, and without the memory between."""
+    array = np.arange(3 * 4 * 5 * 2, dtype=np.float16).reshape(3, 4, 5, 2)
+    laid_out = memory_layouts.lay_out(array, f"far-{axis}")
+    assert np.array_equal(laid_out, array)
+    stride = laid_out.strides[axis] // array.itemsize
+    assert stride < memory_layouts.FAR <= stride * (array.shape[axis] - 1)
+
+
+def test_only_the_named_array_is_laid_out() -> None:
+    """An axis of one entry stays as it is."""
+    one = np.ones((1, 2), np.float32)
+    assert memory_layouts.lay_out(one, "far-0").strides == one.strides
