@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 
 from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
+from attention_conformance.conformance.ledger.apply import apply
+from attention_conformance.conformance.ledger.load import read
 from attention_conformance.conformance.run import streams
 from attention_conformance.conformance.run_case import blank_of
 from attention_conformance.conformance.spec.clauses import BY_OPTION, Level, clauses
@@ -153,3 +156,32 @@ def test_on_a_cpu_there_is_no_such_test_and_none_is_skipped() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "skipped" not in done.stdout
     assert done.returncode == 5
+
+
+RECORD = """
+[[deviation]]
+id = "default-stream"
+implementations = ["torch-sdpa"]
+package = "torch"
+versions = ">=2.11"
+clause = "SDPA-45"
+cases = ["stream/order"]
+failure = "value"
+instead = "it is launched in the default stream"
+upstream = "unreported"
+devices = ["cuda"]
+"""
+
+
+def test_a_record_of_the_ledger_may_be_of_it(tmp_path: Path) -> None:
+    """A failure is a known deviation then, and one that is gone fails."""
+    (tmp_path / "ledger.toml").write_text(RECORD)
+    ledger = read([tmp_path / "ledger.toml"])
+    known = apply(ledger, judged(in_order=ZEROS), CASE, {"torch": "2.11.0"})
+    assert (known.outcome, known.reason) == (
+        Outcome.KNOWN_DEVIATION,
+        "it is launched in the default stream [default-stream]",
+    )
+    gone = apply(ledger, judged(), CASE, {"torch": "2.11.0"})
+    assert (gone.outcome, gone.failure) == (Outcome.FAILED, Failure.STALE)
+    assert apply(ledger, judged(in_order=ZEROS), CASE, {"torch": "2.10.0"}).outcome is Outcome.FAILED
