@@ -16,6 +16,9 @@ from attention_conformance.impls.calls import Reply, Request, results_of
 from attention_conformance.impls.process.limits import KEPT, size_text
 from attention_conformance.impls.process.pool import Crashed, Garbage, Pool, TimedOut
 
+#: What exceptions say after which a process can do nothing on its GPU any more: every later call raises the same.
+LOST_GPU = ("CUDA error", "Error [CUDA]", "CUDA_ERROR", "cudaError", "illegal memory access", "device-side assert")
+
 #: Beginning of the reason of a case whose keyword the implementation's signature has not.
 LACKING = "no keyword "
 
@@ -168,7 +171,7 @@ def request(case: AnyCase, dtype: str, device: str) -> Request:
 
 
 def ask(target: Target, asked: Request, pool: Pool, timeout: float | None) -> Reply:
-    """The reply of a target's process, which ends if the next call would suffer.
+    """The reply of a target's process, which ends if the next call would suffer: its state is spoilt, or its GPU lost.
 
     Parameters
     ----------
@@ -204,7 +207,7 @@ def ask(target: Target, asked: Request, pool: Pool, timeout: float | None) -> Re
     if reply.status == "returned" and set(reply.results) != set(results_of(target.implementation, asked)):
         pool.end(target.implementation)
         raise Garbage(f"sent garbage: results {', '.join(sorted(reply.results))[:100]}, which are not the call's", "")
-    if reply.spoilt:
+    if reply.spoilt or (target.device != "cpu" and any(said in f"{reply.text}{reply.trace}" for said in LOST_GPU)):
         pool.end(target.implementation)
     if pool.memory is not None and reply.resident > KEPT * pool.memory:
         pool.end(target.implementation)
