@@ -26,6 +26,9 @@ class Jobs(Protocol):
     def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
         """The result of ``module:function``; raises as ``impls.process.pool.Worker.call`` does."""
 
+    def end(self, implementation: Implementation) -> None:
+        """End the implementation's process: its next job finds a fresh one."""
+
     def spent(self, implementation: Implementation) -> Spent | None:
         """Time of the last job; None for one that ran in this process."""
 

@@ -12,12 +12,9 @@ from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.ledger.apply import apply
 from attention_conformance.conformance.ledger.load import Ledger
 from attention_conformance.conformance.targets import Target
-from attention_conformance.impls.calls import Reply, Request, results_of
+from attention_conformance.impls.calls import Reply, Request, lost_gpu, results_of
 from attention_conformance.impls.process.limits import KEPT, size_text
 from attention_conformance.impls.process.pool import Crashed, Garbage, Pool, TimedOut
-
-#: What exceptions say after which a process can do nothing on its GPU any more: every later call raises the same.
-LOST_GPU = ("CUDA error", "Error [CUDA]", "CUDA_ERROR", "cudaError", "illegal memory access", "device-side assert")
 
 #: Beginning of the reason of a case whose keyword the implementation's signature has not.
 LACKING = "no keyword "
@@ -207,7 +204,7 @@ def ask(target: Target, asked: Request, pool: Pool, timeout: float | None) -> Re
     if reply.status == "returned" and set(reply.results) != set(results_of(target.implementation, asked)):
         pool.end(target.implementation)
         raise Garbage(f"sent garbage: results {', '.join(sorted(reply.results))[:100]}, which are not the call's", "")
-    if reply.spoilt or (target.device != "cpu" and any(said in f"{reply.text}{reply.trace}" for said in LOST_GPU)):
+    if reply.spoilt or (target.device != "cpu" and lost_gpu(f"{reply.text} {reply.trace}")):
         pool.end(target.implementation)
     if pool.memory is not None and reply.resident > KEPT * pool.memory:
         pool.end(target.implementation)

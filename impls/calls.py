@@ -483,6 +483,26 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
+#: What exceptions say after which a process can do nothing on its GPU any more: every later call raises the same.
+LOST_GPU = ("CUDA error", "Error [CUDA]", "CUDA_ERROR", "cudaError", "illegal memory access", "device-side assert")
+
+
+def lost_gpu(text: str) -> bool:
+    """Whether an exception says that its process has lost the GPU.
+
+    Parameters
+    ----------
+    text
+        Text of the exception, with or without its traceback.
+
+    Returns
+    -------
+    bool
+        False for running out of memory, after which a process goes on.
+    """
+    return any(said in text for said in LOST_GPU) and "out of memory" not in text
+
+
 def _forget_context(error: BaseException, handled: BaseException | None) -> None:
     """Cut off what was being handled when the call began: it is not of the call.
 

@@ -63,6 +63,10 @@ class Answers:
             raise answer
         return answer
 
+    def end(self, implementation: Implementation) -> None:
+        """Remember it among the jobs."""
+        self.jobs.append("ended")
+
     def spent(self, implementation: Implementation) -> Spent | None:
         """Nobody waited."""
         return None
@@ -228,6 +232,16 @@ def test_a_crash_is_invalid_and_nothing_is_asked_of_the_dead_worker() -> None:
     with pytest.raises(Invalid, match="crashed: the process was killed by SIGSEGV"):
         measure(answers)
     assert answers.jobs == ["open_cell", "warm", "batch"]
+
+
+def test_a_process_that_lost_its_gpu_ends_and_is_asked_nothing_more() -> None:
+    """Every later call would raise the same; on the CPU such a text is the implementation's own."""
+    raised = Batch("raised", "AcceleratorError: CUDA error: an illegal memory access was encountered")
+    for device, clause, jobs in (("cuda", "crashed", ["ended"]), ("cpu", "error", ["close_cell"])):
+        answers = Answers(opened(right(FIRST)), raised)
+        with pytest.raises(Invalid, match=f"{clause}: AcceleratorError: CUDA error"):
+            measure(answers, replace(CELL, target=replace(CELL.target, device=device)))
+        assert answers.jobs == ["open_cell", "warm", "batch", *jobs]
 
 
 def test_a_cell_over_the_limit_is_skipped_and_predicts_the_longer_ones() -> None:

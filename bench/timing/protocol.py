@@ -34,6 +34,7 @@ from attention_conformance.bench.validity.outcomes import Cell, Outcome, Process
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.ledger.load import Deviation
+from attention_conformance.impls.calls import lost_gpu
 from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.process.pool import Crashed, TimedOut, tells_core_wait
 from attention_conformance.impls.process.threads import usable_cores
@@ -384,6 +385,9 @@ class Protocol:
         except TimedOut as error:
             raise Invalid("timeout", str(error)) from error
         if answer is not None:
+            if cell.target.device != "cpu" and lost_gpu(answer.text):  # so would every later call of the process
+                self.jobs.end(cell.target.implementation)
+                raise Invalid("crashed", answer.text)
             _returned(answer)
         return answer
 

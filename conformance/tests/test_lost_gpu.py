@@ -60,7 +60,14 @@ def test_what_the_trace_alone_says_counts() -> None:
     assert ended("cuda", "KernelError: failed", "… RuntimeError: CUDA error: unspecified launch failure") == 1
 
 
-@pytest.mark.parametrize(("device", "text"), [("cuda", "ValueError: no such shape"), ("cpu", "CUDA error: none")])
+@pytest.mark.parametrize(
+    ("device", "text"),
+    [
+        ("cuda", "ValueError: no such shape"),
+        ("cuda", "OutOfMemoryError: CUDA out of memory. See CUDA errors"),
+        ("cpu", "CUDA error: none"),
+    ],
+)
 def test_any_other_exception_ends_nothing(device: str, text: str) -> None:
     """Nor one on the CPU, whose text is the implementation's own."""
     assert ended(device, text) == 0
