@@ -66,10 +66,10 @@ class Request:
     arrays: dict[str, np.ndarray]
     keywords: dict[str, Any] = field(default_factory=dict)
     memory: str = "contiguous"
-    #: The arrays that are laid out so, by name; all where none is named.
-    laid_out: tuple[str, ...] = ()
     #: Times to run; results after the first are only compared with it.
     repeats: int = 1
+    #: The arrays that are laid out as ``memory`` says, by name; all where none is named.
+    laid_out: tuple[str, ...] = ()
 
     @classmethod
     def qkv(cls, device: str, q: np.ndarray, k: np.ndarray, v: np.ndarray, *rest: Any, **keywords: Any) -> Request:
