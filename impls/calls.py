@@ -461,7 +461,20 @@ def heads_inside(implementation: Implementation) -> frozenset[str]:
 
 
 def to_layout(array: np.ndarray, layout: Layout) -> np.ndarray:
-    """An argument from (B, H, S, D) to the wanted axis order; another rank is left to the implementation."""
+    """An argument from (B, H, S, D) to the wanted axis order; another rank is left to the implementation.
+
+    Parameters
+    ----------
+    array
+        Argument of any rank.
+    layout
+        Layout that the implementation takes.
+
+    Returns
+    -------
+    np.ndarray
+        A copy (B, S, H, D) for rank 4 and BSHD, else the array itself.
+    """
     if layout is Layout.BHSD or array.ndim != 4:
         return array
     return np.ascontiguousarray(array.transpose(0, 2, 1, 3))

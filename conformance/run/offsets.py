@@ -60,7 +60,7 @@ HINT = (
 
 
 def asked(targets: Iterable[Target]) -> list[Target]:
-    """Who is asked, once on each device, in the dtype whose arrays are the smallest.
+    """Targets that are asked, once on each device, in the dtype whose arrays are the smallest.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def asked(targets: Iterable[Target]) -> list[Target]:
     Returns
     -------
     list[Target]
-        Of each implementation that is asked one target on a device.
+        One target for each implementation and device.
     """
     found: dict[tuple[str, str], Target] = {}
     for target in targets:
@@ -128,7 +128,7 @@ def judge(target: Target, keywords: Collection[str], pool: Pool, timeout: float 
 
 @dataclass(frozen=True)
 class _Found:
-    """Why a case cannot be asked, if so; the arrays and axes that it was asked with; and what was seen of which."""
+    """Findings of a case: a reason if it cannot be asked, the arrays and axes that it was asked with, and mistakes."""
 
     refusal: str = ""
     tried: tuple[str, ...] = ()
