@@ -27,7 +27,7 @@ def clocks(records: Iterable[Mapping[str, Any]]) -> list[str]:
     Returns
     -------
     list[str]
-        Sentences without a full stop; none where all times of a device are by one clock.
+        Sentences; none where all times of a device are by one clock.
     """
     by_device: dict[str, dict[str, dict[str, None]]] = {}
     for record in records:
@@ -38,5 +38,5 @@ def clocks(records: Iterable[Mapping[str, Any]]) -> list[str]:
     for device, names in by_device.items():
         if len(names) > 1:
             parts = (f"{', '.join(some)} by {CLOCKS.get(clock, clock)}" for clock, some in sorted(names.items()))
-            said.append(f"times on {device} are by different clocks: {'; '.join(parts)}")
+            said.append(f"Times on {device} are by different clocks: {'; '.join(parts)}.")
     return said

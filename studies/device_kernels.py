@@ -151,12 +151,13 @@ def measure(only: Sequence[str] = (), results: Path | None = None) -> dict[str, 
             found[kernel.name] = judged(kernel, folder)
     if not found:
         raise Unfit("no package with a kernel is installed")
-    versions = {name: importlib.metadata.version(name) for name in ("jax", "torch", "triton") if _installed(name)}
+    versions = {name: importlib.metadata.version(name) for name in ("jax", "torch", "triton") if installed(name)}
     ordered = {each.name: found[each.name] for each in KERNELS if each.name in found}
     return {"kernels": ordered, "versions": versions}
 
 
-def _installed(name: str) -> bool:
+def installed(name: str) -> bool:
+    """Whether there is a distribution of this name."""
     return bool(list(importlib.metadata.distributions(name=name)))
 
 

@@ -16,8 +16,8 @@ def test_several_clocks_of_a_device_are_told() -> None:
     """Each with the implementations that are timed by it, once."""
     cells = [record("a", HELD), record("a", HELD), record("c", WALL), record("b", DEVICE)]
     assert clocks(cells) == [
-        "times on cuda are by different clocks: b by the device's clock, launch included;"
-        " a by the device's clock, without the launch; c by the host's clock, launch included"
+        "Times on cuda are by different clocks: b by the device's clock, launch included;"
+        " a by the device's clock, without the launch; c by the host's clock, launch included."
     ]
 
 

@@ -50,7 +50,7 @@ MASKED = sdpa_case("offsets-mask", CLAUSE, _WHY, _SHAPE, mask=random_mask(0.6))
 #: Entries that an axis has to have.
 LEAST = 3
 
-#: What a library says that has no room for an array that far apart.
+#: Texts of exceptions for want of room for an array that far apart.
 NO_ROOM = ("out of memory", "Cannot allocate memory")
 
 HINT = (
@@ -119,7 +119,8 @@ def judge(target: Target, keywords: Collection[str], pool: Pool, timeout: float 
         return replace(blank, outcome=outcome, reason=reason or fitted[0].unfit or "no case of it fits")
     if operator == SDPA.name and "mask" in keywords:
         masked = fit(MASKED, target.implementation.envelope)
-        more = _Found() if masked.unfit else _asked_of(target, masked, _MASKS, blank, pool, timeout)
+        places = [] if masked.unfit else _places_of("mask", masked.inputs(target.dtype).keywords["mask"])
+        more = _asked_of(target, masked, places, blank, pool, timeout) if places else _Found()
         found = _Found(tried=found.tried + more.tried, seen=found.seen + more.seen)
     if not found.seen:
         return replace(blank, reason=f"right with entries far apart along {', '.join(found.tried)}")
@@ -138,17 +139,19 @@ class _Found:
 #: An array by name, and one of its axes in the layout of the implementation.
 _Place = tuple[str, int]
 
-_MASKS: tuple[_Place, ...] = (("mask", 0), ("mask", 2))
-
 
 def _places(target: Target, case: AnyCase) -> list[_Place]:
-    """The arrays of floating point, with their axes before the last one that have LEAST entries."""
+    """The arrays of floating point, with the axes along which they can lie far apart."""
     found = []
     for name, array in case.inputs(target.dtype).arrays.items():
         if array.dtype.kind not in "iub":
-            shape = to_layout(array, target.implementation.layout).shape
-            found += [(name, axis) for axis in range(min(len(shape) - 1, len(FAR_LAYOUTS))) if shape[axis] >= LEAST]
+            found += _places_of(name, to_layout(array, target.implementation.layout))
     return found
+
+
+def _places_of(name: str, array: np.ndarray) -> list[_Place]:
+    """The axes of an array before its last one that have LEAST entries."""
+    return [(name, axis) for axis in range(min(array.ndim - 1, len(FAR_LAYOUTS))) if array.shape[axis] >= LEAST]
 
 
 def _asked_of(

@@ -19,6 +19,7 @@ from attention_conformance.conformance.judging.message import clause_lines, inpu
 from attention_conformance.conformance.judging.outcomes import STREAM_ORDER, Failure, Outcome, Result
 from attention_conformance.conformance.run_case import blank_of, request
 from attention_conformance.conformance.targets import Target
+from attention_conformance.impls.calls import lost_gpu
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 from attention_conformance.impls.streams import HELD_BY, InStream
 
@@ -96,6 +97,8 @@ def _judge_case(target: Target, case: AnyCase, pool: Pool, timeout: float | None
     except (Crashed, TimedOut) as error:
         failure = Failure.TIMEOUT if isinstance(error, TimedOut) else Failure.CRASHED
         return _failed(blank, case, failure, f"in a stream that is held: {error}")
+    if lost_gpu(found.text):
+        pool.end(target.implementation)
     return judged(found, case, blank)
 
 

@@ -14,6 +14,7 @@ from attention_conformance.conformance.spec.clauses import BY_OPTION, Level, cla
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls import memory_layouts
 from attention_conformance.impls.contract import Framework, Implementation
+from attention_conformance.impls.envelope import Envelope, Sizes
 from attention_conformance.impls.process.pool import Pool
 from attention_conformance.impls.select import builtin
 
@@ -46,8 +47,8 @@ def test_wide_offsets_pass_with_every_array_and_axis(pool: Pool) -> None:
     """Each of batch, heads and rows, and the mask."""
     found = judged("wide", pool, {"mask"})
     assert found.outcome is Outcome.PASSED
-    tried = [f"{name} axis {axis}" for name in "qkv" for axis in range(3)]
-    assert found.reason == f"right with entries far apart along {', '.join([*tried, 'mask axis 0', 'mask axis 2'])}"
+    tried = [f"{name} axis {axis}" for name in ("q", "k", "v", "mask") for axis in range(3)]
+    assert found.reason == f"right with entries far apart along {', '.join(tried)}"
 
 
 def test_32_bit_offsets_are_told_with_the_array_and_the_axis(pool: Pool) -> None:
@@ -64,6 +65,17 @@ def test_32_bit_offsets_are_told_with_the_array_and_the_axis(pool: Pool) -> None
 def test_a_mask_with_32_bit_offsets_is_told(pool: Pool) -> None:
     """As of a long mask, whose elements are few bytes and many (mlx 2894)."""
     assert "mask axis 0: other results" in judged("narrow", pool, {"mask"}).reason
+
+
+def test_an_axis_of_few_entries_is_not_called_far_apart(pool: Pool) -> None:
+    """As of a kernel of one shape, whose batch is 1: a mask of it could not lie far apart along that."""
+    one = Implementation(
+        "wide", f"{KERNELS}:wide", framework=Framework.TORCH, envelope=Envelope(batch_sizes=Sizes((1,)))
+    )
+    found = offsets.judge(Target(one, "cpu", "float32"), {"mask"}, pool, 60.0)
+    assert found.outcome is Outcome.PASSED
+    assert "axis 0" not in found.reason
+    assert "mask axis 2" in found.reason
 
 
 def test_an_exception_is_told(pool: Pool) -> None:

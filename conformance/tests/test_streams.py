@@ -109,6 +109,23 @@ def test_a_process_that_dies_in_the_stream_fails(error: Any, failure: Failure) -
     assert (found.outcome, found.failure) == (Outcome.FAILED, failure)
 
 
+def test_a_process_that_lost_its_gpu_in_the_stream_ends() -> None:
+    """Every later call of it would raise the same."""
+
+    class Pool:
+        ended = 0
+
+        def call(self, *_: Any, **__: Any) -> InStream:
+            return InStream("raised", "AcceleratorError: CUDA error: an illegal memory access was encountered")
+
+        def end(self, implementation: Any) -> None:
+            self.ended += 1
+
+    pool: Any = Pool()
+    assert streams.judge(TARGET, [CASE], pool).outcome is Outcome.UNSUPPORTED
+    assert pool.ended == 1
+
+
 def test_where_a_call_is_refused_the_next_case_is_tried() -> None:
     """A kernel that is causal alone is asked for causal; of one that refuses all the last reason is told."""
     of_sdpa = [case for case in every_case().values() if case.operator == "sdpa"]

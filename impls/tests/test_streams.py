@@ -174,6 +174,16 @@ def test_a_call_that_waits_for_the_stream_itself_is_right() -> None:
     assert (found.held, QUEUES.holds) == (False, list(streams.HOLDS))
 
 
+def test_where_no_stream_can_be_held_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's kernel that waits is private, and may go: without it every call would seem to be in its place."""
+    monkeypatch.setattr(Events, "hold", lambda self, seconds: False)
+    found = called("too_early")
+    assert (found.status, found.text) == (
+        "unsupported",
+        "NotImplementedError: this version of torch has no kernel that holds a stream",
+    )
+
+
 @pytest.mark.parametrize(("name", "status"), [("raises", "raised"), ("refuses", "unsupported")])
 def test_exceptions_are_told(name: str, status: str) -> None:
     """By status and text."""

@@ -157,7 +157,7 @@ def ranked(cells: pd.DataFrame, family: str, length: int, dtype: str, device: st
 
 def clock_note(cells: pd.DataFrame) -> str:
     """Sentences on whose clocks times are by, each behind a space; "" where they are by one."""
-    return "".join(f" {text[0].upper()}{text[1:]}." for text in clocks(rows_of(timed(cells))))
+    return "".join(f" {text}" for text in clocks(rows_of(timed(cells))))
 
 
 def fastest(cells: pd.DataFrame) -> Table:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
 from attention_conformance.bench.clocks import clocks
@@ -32,9 +30,9 @@ def page(model: Model) -> str:
         if len(model.differences):
             folded.append(fold("How they differ", markdown.differences(model).partition("\n\n")[2]))
     if not model.cells.empty:
-        said = [f"{text[0].upper()}{text[1:]}." for text in clocks(_records(model.cells))]
-        rows = table(_fastest(model.cells))
-        folded.append(fold("Milliseconds per call, the fastest first", "\n\n".join([*said, rows])))
+        timed = model.cells[model.cells["outcome"] == "timed"]
+        said = clocks(dict(zip(timed, row, strict=True)) for row in timed.itertuples(index=False, name=None))
+        folded.append(fold("Milliseconds per call, the fastest first", "\n\n".join([*said, table(_fastest(timed))])))
     if model.memories:
         folded.append(fold("Whose memory is quadratic", memory.by_growth(model.memories)))
     folded.append(fold("Files and environments", "\n\n".join(markdown.origins(model.records.sources))))
@@ -55,16 +53,12 @@ def _failures(results: pd.DataFrame) -> str:
     return text + (f"\n\n{more} more failed; all are in `conformance.csv`." if more else "")
 
 
-def _records(cells: pd.DataFrame) -> list[dict[str, Any]]:
-    timed = cells[cells["outcome"] == "timed"]
-    return [dict(zip(timed.columns, row, strict=True)) for row in timed.itertuples(index=False, name=None)]
-
-
-def _fastest(cells: pd.DataFrame) -> pd.DataFrame:
+def _fastest(timed: pd.DataFrame) -> pd.DataFrame:
     """One row per workload: the three fastest, with their times."""
-    timed = cells[cells["outcome"] == "timed"].sort_values("median_ms", kind="stable")
     rows = []
-    for (workload, device, dtype), group in timed.groupby(tables.WHAT, sort=False):
+    for (workload, device, dtype), group in timed.sort_values("median_ms", kind="stable").groupby(
+        tables.WHAT, sort=False
+    ):
         first = group.head(3)
         names = [f"{who} {digits(ms)}" for who, ms in zip(first["implementation"], first["median_ms"], strict=True)]
         rows.append((title(str(workload)), workload, device, dtype, ", ".join(names), len(group)))
