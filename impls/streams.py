@@ -63,7 +63,10 @@ def in_stream(implementation: Implementation, request: Request) -> InStream:
         results(run(**native))  # compiles
         plain = results(run(**native))
         for seconds in HOLDS:
-            returned, copies, in_time = held.held_call(run, native, seconds, request.device)
+            made = held.held_call(run, native, seconds, request.device)
+            if made is None:
+                return InStream("unsupported", f"this version of {implementation.framework} cannot hold a stream")
+            returned, copies, in_time = made
             if in_time:
                 break
         return InStream("returned", "", plain, results(copies), results(returned), in_time)

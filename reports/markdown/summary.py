@@ -31,7 +31,7 @@ def page(model: Model) -> str:
             folded.append(fold("How they differ", markdown.differences(model).partition("\n\n")[2]))
     if not model.cells.empty:
         timed = model.cells[model.cells["outcome"] == "timed"]
-        said = clocks(dict(zip(timed, row, strict=True)) for row in timed.itertuples(index=False, name=None))
+        said = clocks({str(name): value for name, value in row.items()} for row in timed.to_dict("records"))
         folded.append(fold("Milliseconds per call, the fastest first", "\n\n".join([*said, table(_fastest(timed))])))
     if model.memories:
         folded.append(fold("Whose memory is quadratic", memory.by_growth(model.memories)))
@@ -56,9 +56,8 @@ def _failures(results: pd.DataFrame) -> str:
 def _fastest(timed: pd.DataFrame) -> pd.DataFrame:
     """One row per workload: the three fastest, with their times."""
     rows = []
-    for (workload, device, dtype), group in timed.sort_values("median_ms", kind="stable").groupby(
-        tables.WHAT, sort=False
-    ):
+    ordered = timed.sort_values("median_ms", kind="stable")
+    for (workload, device, dtype), group in ordered.groupby(tables.WHAT, sort=False):
         first = group.head(3)
         names = [f"{who} {digits(ms)}" for who, ms in zip(first["implementation"], first["median_ms"], strict=True)]
         rows.append((title(str(workload)), workload, device, dtype, ", ".join(names), len(group)))
