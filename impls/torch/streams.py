@@ -33,8 +33,8 @@ def held_call(
     Returns
     -------
     tuple[Any, Any, bool] | None
-        The results; copies that the stream made behind the call; and whether it was submitted while that was held.  None
-        where torch has nothing that holds a stream.
+        The results; copies that the stream made behind the call; and whether it was submitted while that was held.
+        None where torch has nothing that holds a stream.
     """
     events, stream = CudaEvents(), torch.cuda.Stream()
     zeros, copy_inputs = events.late(native)
