@@ -25,11 +25,16 @@ from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.judging.claims import claim_lines, required
 from attention_conformance.conformance.judging.features import claims
 from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result
+from attention_conformance.conformance.ledger.apply import apply
 from attention_conformance.conformance.ledger.load import LEDGER, Ledger, read
-from attention_conformance.conformance.plugin import cases_for, chosen_cases
+from attention_conformance.conformance.plugin import asked_in_streams, cases_for, chosen_cases
 from attention_conformance.conformance.results import parse
 from attention_conformance.conformance.results.file import Writer
+from attention_conformance.conformance.run import offsets, streams
 from attention_conformance.conformance.run.causes import Cause, Told, causes, to_read
+from attention_conformance.conformance.run.invariance import PREFIX
+from attention_conformance.conformance.run.invariance import judge as judge_question
+from attention_conformance.conformance.run.invariance_questions import questions
 from attention_conformance.conformance.run.recorder import header, versions_of
 from attention_conformance.conformance.run.run_checks import Adapters, check_adapters, conclude, envelope_lines
 from attention_conformance.conformance.run_case import Judged, judge_case
@@ -54,14 +59,14 @@ ALL_IN = "report.failures"
 
 @dataclass(frozen=True)
 class FailedCase:
-    """A case that a function fails.
+    """A case that a function fails, or does not follow a SHOULD in.
 
     Attributes
     ----------
     clause
         The clause that is broken, as ``SDPA-9``; "" where none can be named.
     case, dtype, device
-        What failed.
+        What failed.  Besides cases: ``stream/order``, ``offsets/beyond-32-bits``, ``invariance/…``.
     kind
         In which way: ``value``, ``shape``, ``dtype``, ``error``, ``crashed``, …
     reason
@@ -90,6 +95,11 @@ class FailedCase:
         """
         return self._script()
 
+    def to_dict(self) -> dict[str, Any]:
+        """All but the script as plain data that JSON can hold."""
+        public = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return {**public, "diagnosis": list(self.diagnosis)}
+
 
 @dataclass(frozen=True)
 class Report:
@@ -100,7 +110,7 @@ class Report:
     name
         What the function is called.
     results
-        One for each case, dtype and device.
+        One for each case, dtype and device, and for what is asked besides the cases.
     failures
         Those that failed, the smallest inputs first.
     reasons
@@ -115,6 +125,8 @@ class Report:
         What explains the failures, best first.
     seconds
         How long it took.
+    advisories
+        The SHOULDs that are not followed, with their messages; they fail nothing.
     """
 
     name: str
@@ -129,6 +141,10 @@ class Report:
     header: Mapping[str, Any] = field(repr=False)
     _diagnoses: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     _told: tuple[Told, ...] = field(default=(), repr=False)
+    advisories: tuple[FailedCase, ...] = ()
+
+    #: The advisories whose messages are shown: of a case the number is enough.
+    _besides: tuple[FailedCase, ...] = field(default=(), repr=False)
 
     @property
     def ok(self) -> bool:
@@ -149,6 +165,7 @@ class Report:
         told = [part for cause in found[:SHOWN] for part in ("", *self._messages(cause))]
         more = sum(len(cause.failures) for cause in found[SHOWN:])
         rest = ["", f"… and {more} more failure{'s' * (more > 1)}: {ALL_IN}"] if more else []
+        rest += [part for each in self._besides for part in ("", each.message)]
         return "\n".join([*self._top(), *told, *rest])
 
     __repr__ = __str__
@@ -181,12 +198,13 @@ class Report:
                 line = f"{result.broken or '–'} · {result.case} · {result.dtype} on {result.device}: {result.reason}"
                 inside.append(_folded(line, self._pre(told)))
             parts.append(_folded(f"{cause.first.result.broken or '–'} · {cause.sentence}", "".join(inside)))
+        for each in self._besides:
+            parts.append(_folded(f"{each.clause} · {each.case}: {each.reason}", _preformatted(each.message)))
         return "".join([*parts, "</div>"])
 
     def _pre(self, told: Told) -> str:
         """A whole message in HTML."""
-        message = _rerun(told.message, self.name, told.result)
-        return f'<pre style="white-space: pre-wrap">{html.escape(message)}</pre>'
+        return _preformatted(_rerun(told.message, self.name, told.result))
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain data that JSON can hold."""
@@ -200,14 +218,8 @@ class Report:
             "hints": list(self.hints),
             "diagnosis": list(self.diagnosis),
             "counts": self.counts,
-            "failures": [
-                {
-                    name: list(value) if isinstance(value, tuple) else value
-                    for name, value in vars(failed).items()
-                    if not name.startswith("_")
-                }
-                for failed in self.failures
-            ],
+            "failures": [failed.to_dict() for failed in self.failures],
+            "advisories": [each.to_dict() for each in self.advisories],
             "header": dict(self.header),
             "results": [parse.as_record(result) for result in self.results],
         }
@@ -237,6 +249,10 @@ class Report:
             writer.close(diagnoses=self._diagnoses)
 
 
+def _preformatted(message: str) -> str:
+    return f'<pre style="white-space: pre-wrap">{html.escape(message)}</pre>'
+
+
 def _folded(line: str, inside: str) -> str:
     """HTML to be opened at its line."""
     return f"<details><summary>{html.escape(line)}</summary>{inside}</details>"
@@ -256,10 +272,11 @@ def check(
     cases: Sequence[str] = (),
     require: Sequence[str] = (),
     deviations: Sequence[str | Path] = (),
+    invariance: bool = False,
     isolated: bool = True,
     timeout: float = TIMEOUT,
 ) -> Report:
-    """Judge a function on every case that it takes.
+    """Judge a function on every case that it takes, and where it is asked, on the order in its stream and its offsets.
 
     Parameters
     ----------
@@ -281,10 +298,13 @@ def check(
         Features that it has to have, or ``all``.
     deviations
         Files of known deviations.
+    invariance
+        Also ask whether a sequence and a row have the same bits in whatever call they come (SDPA-40 …).
     isolated
         Call the function in a process of its own, which it is sent to by pickling: a crash, a hang, or more than four
         fifths of the memory there is, is the outcome of one case.  Without, it is called here, where a debugger sees
-        it: nothing is caught, and which calls it takes is what it declares, as no probe looks for it.
+        it: nothing is caught, which calls it takes is what it declares, as no probe looks for it, and the cases alone
+        are asked.
     timeout
         Seconds for one case, compilation included.
 
@@ -310,7 +330,9 @@ def check(
         function, framework, operator, dtypes, devices, deviations, isolated=isolated, timeout=timeout
     ) as judging:
         judged = {(t, c): judging.judge(t, c) for t in judging.selection.targets for c in cases_for(t, chosen)}
-        return judging.report(judged, names, started, whole=not cases)
+        more = [] if cases or not isolated else judging.judge_streams_and_offsets()
+        more += judging.judge_invariance() if invariance else []
+        return judging.report(judged, names, started, whole=not cases, more=more)
 
 
 def as_list(given: str | Path | Sequence[Any]) -> list[Any]:
@@ -361,6 +383,33 @@ class Suite:
         keywords = self.selection.keywords[self.name]
         return judge_case(target, case, self.pool, keywords, self.ledger, self.versions, self.timeout)
 
+    def judge_streams_and_offsets(self) -> list[Result]:
+        """Results of what a run asks besides its cases (SDPA-45, SDPA-46), of the targets that are asked.
+
+        Returns
+        -------
+        list[Result]
+            None of a function on the CPU that is no kernel.
+        """
+        targets, keywords = self.selection.targets, self.selection.keywords
+        found = []
+        for target, cases in asked_in_streams(targets, keywords):
+            result = streams.judge(target, cases, self.pool, self.timeout)
+            found.append(apply(self.ledger, result, cases[0], self.versions))
+        return found + [offsets.judge(t, keywords[self.name], self.pool, self.timeout) for t in offsets.asked(targets)]
+
+    def judge_invariance(self) -> list[Result]:
+        """Results of the questions of invariance.
+
+        Returns
+        -------
+        list[Result]
+            One for each target and question of its operator.
+        """
+        keywords = self.selection.keywords[self.name]
+        asked_of = [(t, each) for t in self.selection.targets for each in questions(t.implementation.operator)]
+        return [judge_question(t, each, self.pool, keywords, self.timeout) for t, each in asked_of]
+
     @functools.cached_property
     def versions(self) -> dict[str, str]:
         """Versions of the packages that take part, and of those that known deviations name."""
@@ -405,23 +454,43 @@ class Suite:
             if key in read and _file_of(self.function):
                 with contextlib.suppress(NotImplementedError, ValueError):  # a call that cannot be written as a script
                     written = simplifier(target, case, judged[key])
-            failed.append(
-                FailedCase(
-                    clause=result.broken or "",
-                    case=result.case,
-                    dtype=result.dtype,
-                    device=result.device,
-                    kind=result.failure.value if result.failure else "",
-                    reason=result.reason,
-                    message=_rerun(told.message, self.name, result),
-                    diagnosis=told.lines,
-                    _script=functools.partial(_script, self.function, *written, target, self.versions),
-                )
-            )
+            script = functools.partial(_script, self.function, *written, target, self.versions)
+            failed.append(replace(self.failed_case(told), _script=script))
         return failed, [told for told, _ in found], diagnoses
 
+    def failed_case(self, told: Told) -> FailedCase:
+        """A failure, or an advisory, as a report has it, without its script.
+
+        Parameters
+        ----------
+        told
+            The result with all that is said of it.
+
+        Returns
+        -------
+        FailedCase
+            With the message that names the call of ``check`` that shows it again.
+        """
+        result = told.result
+        return FailedCase(
+            clause=result.broken or "",
+            case=result.case,
+            dtype=result.dtype,
+            device=result.device,
+            kind=result.failure.value if result.failure else "",
+            reason=result.reason,
+            message=_rerun(told.message, self.name, result),
+            diagnosis=told.lines,
+        )
+
     def report(
-        self, judged: Mapping[Key, Judged], require: Sequence[str], started: float, *, whole: bool = True
+        self,
+        judged: Mapping[Key, Judged],
+        require: Sequence[str],
+        started: float,
+        *,
+        whole: bool = True,
+        more: Sequence[Result] = (),
     ) -> Report:
         """The report of all that was judged since ``started``, by the clock of ``time.perf_counter``.
 
@@ -435,17 +504,21 @@ class Suite:
             When the check began, by the clock of ``time.perf_counter``, in seconds.
         whole
             Whether no case was left out.
+        more
+            Results besides those of cases.
 
         Returns
         -------
         Report
             The report.
         """
-        results = tuple(one.result for one in judged.values())
+        results = (*(one.result for one in judged.values()), *more)
         adapters = Adapters()
         if not self.pool.in_process:
             adapters = check_adapters(list(judged), self.selection, self.pool, self.timeout)
         failures, told, diagnoses = self.explained(judged, adapters)
+        besides = [Told(result) for result in more if result.outcome is Outcome.FAILED]
+        advisories = [Told(result) for result in results if result.outcome is Outcome.ADVISORY]
         said = conclude(results, self.selection.implied, {}, require, complete=True, whole=whole, hints=adapters.hints)
         executed = any(result.outcome in EXECUTED for result in results)
         nothing = () if executed else ("nothing was executed, so nothing is known",)
@@ -453,7 +526,7 @@ class Suite:
         return Report(
             name=self.name,
             results=results,
-            failures=tuple(failures),
+            failures=(*failures, *map(self.failed_case, besides)),
             reasons=(*said.failures, *nothing),
             envelope="\n".join(envelope_lines(implementations.values(), self.selection.keywords)),
             features=_features(results),
@@ -462,7 +535,9 @@ class Suite:
             seconds=time.perf_counter() - started,
             header=header(self.selection, self.ledger, adapters),
             _diagnoses=tuple(diagnosis.as_json() for diagnosis in diagnoses),
-            _told=tuple(told),
+            _told=(*told, *besides),
+            advisories=tuple(map(self.failed_case, advisories)),
+            _besides=tuple(self.failed_case(told) for told in advisories if not told.result.of_case),
         )
 
 
@@ -528,10 +603,12 @@ def _features(results: Sequence[Result]) -> dict[str, dict[str, str]]:
 
 
 def _rerun(message: str, name: str, result: Result) -> str:
-    """The message with the line of Python that runs the case again, where the command's stands."""
+    """The message with the line of Python that asks again, where the command's stands."""
     head, separator, _ = message.rpartition("\nRerun: ")
+    which = f'cases=["{result.case}"], ' if result.of_case else ""
+    invariance = ", invariance=True" if result.case.startswith(PREFIX) else ""
     device = "" if result.device == "cpu" else f', devices=["{result.device}"]'
-    call = f'check({name}, cases=["{result.case}"], dtypes=["{result.dtype}"]{device})'
+    call = f'check({name}, {which}dtypes=["{result.dtype}"]{device}{invariance})'
     return f"{head}{separator}   {call}" if separator else message
 
 

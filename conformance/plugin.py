@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -186,7 +186,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("target", "question"), asked_of, ids=[f"{t.id}-{name}" for t, name in asked_of])
         return
     if {"target", "in_stream"} <= set(metafunc.fixturenames):
-        found = _in_streams(config)
+        found = [] if config.getoption("case") else _asked_in_streams(config)
         metafunc.parametrize(("target", "in_stream"), found, ids=[f"{t.id}-stream" for t, _ in found])
         return
     if {"target", "far"} <= set(metafunc.fixturenames):
@@ -203,24 +203,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(("target", "case"), pairs, ids=[f"{t.id}-{c.name}" for t, c in pairs])
 
 
-def _in_streams(config: pytest.Config) -> list[tuple[targets.Target, tuple[AnyCase, ...]]]:
-    """The targets that are asked for the order of their stream, each with its cases; none where cases were named."""
-    if config.getoption("case"):
-        return []
-    found = []
-    for target in filter(streams.asked, _targets(config)):
-        keywords = targets.selection(config).keywords[target.implementation.name]
-        cases = streams.chosen(cases_for(target, None), target, keywords)
-        found += [(target, cases)] if cases else []
-    return found
-
-
 def _targets(config: pytest.Config) -> tuple[targets.Target, ...]:
     """The targets; what cannot be imported is one sentence among the errors of collection."""
     try:
         return targets.targets(config)
     except ImplementationError as error:
         raise pytest.Collector.CollectError(str(error)) from None
+
+
+def _asked_in_streams(config: pytest.Config) -> list[tuple[targets.Target, tuple[AnyCase, ...]]]:
+    return asked_in_streams(_targets(config), targets.selection(config).keywords)
 
 
 def cases_for(target: targets.Target, cases: Sequence[AnyCase] | None) -> list[AnyCase]:
@@ -258,6 +250,30 @@ def cases_for(target: targets.Target, cases: Sequence[AnyCase] | None) -> list[A
         asked_few = any(fnmatch(implementation.name, pattern) for pattern in COMPILES_NOTHING)
         return found + [c for c in few_kernel_cases().values() if asked_few and own(c)]
     return found + [c for c in _kernels(implementation.envelope, implementation.dtypes) if own(c)]
+
+
+def asked_in_streams(
+    chosen: Iterable[targets.Target], keywords: Mapping[str, frozenset[str]]
+) -> list[tuple[targets.Target, tuple[AnyCase, ...]]]:
+    """Targets that are asked for the order of their stream (SDPA-45), each with the cases to try.
+
+    Parameters
+    ----------
+    chosen
+        Targets of a run.
+    keywords
+        Keywords that each implementation accepts, by its name.
+
+    Returns
+    -------
+    list[tuple[Target, tuple[AnyCase, ...]]]
+        None on the CPU, and none of a target that no case fits.
+    """
+    found = []
+    for target in filter(streams.asked, chosen):
+        cases = streams.chosen(cases_for(target, None), target, keywords[target.implementation.name])
+        found += [(target, cases)] if cases else []
+    return found
 
 
 def _serving(implementation: Implementation) -> list[PackedCase]:

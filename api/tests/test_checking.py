@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,12 @@ import pytest
 import attention_conformance
 from attention_conformance import Report, check
 from attention_conformance.checking import suite
-from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.results.parse import read
+from attention_conformance.conformance.run import offsets, streams
+from attention_conformance.conformance.run_case import blank_of
+from attention_conformance.conformance.targets import Target
+from attention_conformance.conformance.tests.invariant_kernels import split_by_batch
 from attention_conformance.conformance.tests.tile_kernels import TILE_KERNELS
 from attention_conformance.impls.contract import ImplementationError
 from attention_conformance.impls.process import limits
@@ -170,6 +176,44 @@ def test_a_call_has_the_memory_that_the_command_gives_it() -> None:
     """Most of what there is, and no more."""
     with suite(attention, None, "sdpa", ["float32"], [], [], isolated=True, timeout=60.0) as judging:
         assert judging.pool.memory == limits.default()
+
+
+def test_a_kernel_is_asked_for_more_than_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For its stream, which fails, and its offsets, which are an advisory: both have a message that names the call."""
+    far_kernels = pytest.importorskip("attention_conformance.conformance.tests.far_kernels")
+
+    def too_early(target: Target, cases: Any, *_: Any) -> Result:
+        text = f"{streams.NAME}: wrong by value\nRerun:    attention-conformance check narrow -k test_streams"
+        blank = replace(blank_of(target, cases[0]), case=streams.NAME, clauses=(streams.CLAUSE,), message=text)
+        return replace(blank, outcome=Outcome.FAILED, failure=Failure.VALUE, broken=streams.CLAUSE, reason="too early")
+
+    monkeypatch.setattr(streams, "asked", lambda target: True)
+    monkeypatch.setattr(streams, "judge", too_early)
+    monkeypatch.setattr(offsets, "asked", list)
+    report = check(far_kernels.narrow, framework="torch", dtypes=["float32"])
+    failed, advisory = report.failures[-1], report.advisories[-1]
+    assert (failed.clause, failed.case, failed.script) == ("SDPA-45", "stream/order", "")
+    assert (advisory.clause, advisory.case) == ("SDPA-46", "offsets/beyond-32-bits")
+    for each in (failed, advisory):
+        assert each.message.splitlines()[-1] == 'Rerun:    check(narrow, dtypes=["float32"])'
+        assert each.message in str(report)
+        assert html.escape(each.message) in report._repr_html_()
+    assert report.to_dict()["advisories"][-1]["message"] == advisory.message
+    named = check(far_kernels.narrow, framework="torch", dtypes=["float32"], cases=["plain"])
+    assert all(result.of_case for result in named.results)
+
+
+def test_invariance_is_asked_where_it_is_wanted() -> None:
+    """A result for each question; what differs is an advisory that names the call."""
+    report = check(split_by_batch, dtypes=["float32"], cases=["plain"], invariance=True)
+    assert report.ok
+    found = {result.case: result.outcome for result in report.results if not result.of_case}
+    assert found["invariance/alone"] is Outcome.ADVISORY
+    assert Outcome.PASSED in found.values()
+    told = next(each for each in report.advisories if each.case == "invariance/alone")
+    call = 'check(split_by_batch, dtypes=["float32"], invariance=True)'
+    assert told.message.splitlines()[-1] == f"Rerun:    {call}"
+    assert told.message in str(report)
 
 
 def test_without_isolation_the_function_is_called_here() -> None:

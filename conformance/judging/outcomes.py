@@ -95,3 +95,8 @@ class Result:
     side_effects: tuple[str, ...] = ()
     #: B, Hq, Hkv, Sq, Sk, D, Dv of a case that was fitted to an envelope; () for one at its own sizes.
     sizes: tuple[int, ...] = ()
+
+    @property
+    def of_case(self) -> bool:
+        """Whether it is of a case, and not of what a run asks besides: "stream/order", "fuzz/…"."""
+        return "/" not in self.case

@@ -190,6 +190,6 @@ def _joined(runs: dict[Path, Run], targets: list[str]) -> list[Result]:
 
     def order(result: Result) -> tuple[Any, ...]:
         key = profile_key(result.implementation, result.device, result.dtype)
-        return "/" in result.case, place.get(key, len(place))  # of no case
+        return not result.of_case, place.get(key, len(place))
 
     return sorted(results, key=order)
