@@ -1,4 +1,4 @@
-"""The checkout's own pytest: its own code, whether or not another copy is installed, and a fast half."""
+"""Pytest in the checkout: it runs the checkout's own code, whatever copy is installed, and it has a fast half."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if "attention_conformance" not in sys.modules:
     )
     sys.modules["attention_conformance"] = _package = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(_package)
-# An installed copy has loaded nothing but its entry point yet, so everything else comes from here.
+# An installed copy has loaded only its entry point so far, so everything else is imported from here.
 sys.modules["attention_conformance"].__path__[:] = [str(_API), str(_ROOT)]
 
 # Tests use JAX in several processes, as workers do: on a GPU the first would take three quarters of the memory.
@@ -27,15 +27,15 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 pytest_plugins = ["attention_conformance.conformance.plugin", "attention_conformance.bench.plugin"]
 
-#: The built-ins are judged here.  It has no mark, as it is the users' file too, in whose runs none is registered.
+#: The file that judges the built-ins.  It has no mark: users run it too, and their runs register none.
 JUDGES = Path(__file__).parent / "conformance" / "test_conformance.py"
 
-#: A file all of whose tests are slow.
+#: Matches a file in which every test is slow.
 SLOW = re.compile(r"^pytestmark = .*\bslow\b", re.MULTILINE)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files that ``-m "not slow"`` takes nothing of: most of them import a framework."""
+    """Ignore files in which ``-m "not slow"`` selects no test: most of them import a framework."""
     plain = config.args_source is not pytest.Config.ArgsSource.ARGS
     if not plain or config.option.markexpr != "not slow" or not collection_path.match("test_*.py"):
         return None

@@ -4,8 +4,8 @@
 >>> report = check(my_attention)  # doctest: +SKIP
 
 The public names are those of ``__all__``; API.md has a page for each.  The command line is
-:mod:`attention_conformance.cli`.  A name is imported when it is asked for, so that the pytest plugin costs nothing in
-runs that are not of the suite.
+:mod:`attention_conformance.cli`.  A name is imported when it is first used, so that the pytest plugin costs nothing in
+other runs.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ __all__ = [
     "parametrize",
 ]
 
-#: In a checkout this folder is api/, and the rooms impls, conformance, bench and reports are beside it.
+#: In a checkout this folder is api/, and the rooms impls, conformance, bench and reports are next to it.
 _HERE = Path(__file__).resolve().parent
 if _HERE.name == "api" and str(_HERE.parent) not in __path__:
     __path__.append(str(_HERE.parent))

@@ -1,8 +1,8 @@
-"""``benchmark``: a quick, checked timing of a function from Python, and the report of what came out.
+"""``benchmark``: a quick, checked timing of a function from Python, and its report.
 
-What ``attention-conformance bench`` does for files and names this does for a function object.  The protocol is the
-bench's own (bench/README.md): fresh processes, rounds of batches, results of the timed calls held against the
-reference, and what only looks fast is invalid.
+It does for a function object what ``attention-conformance bench`` does for files and names.  The protocol is the
+bench's own (bench/README.md): fresh processes, rounds of batches, results of the timed calls compared with the
+reference; a function that only looks fast is invalid.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from attention_conformance.bench.validity.outcomes import Cell, Outcome
     from attention_conformance.bench.workloads.workload import Workload
 
-#: Packages that timing needs beside those of ``check``: the extra ``bench``.
+#: Packages that timing needs in addition to those of ``check``: the extra ``bench``.
 NEEDS = ("rich", "scipy")
 
-#: What is timed where no shape is given.
+#: The workload that is timed if no shape is given.
 SHAPE = "prefill-b1h8d64s512"
 
 #: A median whose interval spreads further than this share of it is unstable.
 UNSTABLE = 0.1
 
-#: (B, H, S, D), or as the gate has them (B, Hq, Hkv, Sq, Sk, D) and (…, Dv); or the name of a workload.
+#: (B, H, S, D), or as in the gate (B, Hq, Hkv, Sq, Sk, D) and (…, Dv); or the name of a workload.
 Size = str | Sequence[int]
 
 
@@ -64,23 +64,23 @@ class Timing:
     seconds
         The median of all calls; None without a time.
     interval
-        Of the median, 95 %, from the scatter of batches and processes.
+        95 % interval of the median, from the scatter of batches and processes.
     spread
         The interval's larger distance from the median, as a share of it.
     unstable
-        Why the median is not to be relied on; "" where it is.
+        Why the median is unreliable; "" if it is reliable.
     calls, processes
         How many calls were timed, and in how many processes.
     flops_per_second
         Operations of the formula (masked pairs count nothing) ÷ the median.
     share_of_peak
-        That ÷ the best matrix product of the framework on this machine; None where none was measured.
+        ``flops_per_second`` ÷ that of the framework's best matrix product on this machine; None if not measured.
     error_share
         Error ÷ bound of the worst element that was checked.
     threads
         Threads that worked at the same time: processor time ÷ time.
     prepare_seconds, first_call_seconds
-        What the first process paid before: building or compiling, and the first call.
+        Seconds in the first process before timing: building or compiling, and the first call.
     samples
         Seconds of every call, by process and batch.
     """
@@ -113,7 +113,7 @@ class Timing:
 
     @property
     def message(self) -> str:
-        """Reason why there is no time, or what is wrong beside it, with the clause in full; "" where all is right."""
+        """Reason why there is no time, or what is wrong despite it, with the clause in full; "" if all is right."""
         if self.outcome == "timed":
             return ""
         head = f"{self.name} at {self.workload} in {self.dtype}: {self.outcome}: "
@@ -131,14 +131,14 @@ class Ratio:
     name, against
         The function, and the one that it is compared with.
     workload, dtype, device
-        Of the calls: the name of the size, "float32" and the like, "cpu" or "cuda".
+        Name of the size, "float32" and the like, "cpu" or "cuda".
     ratio
         Seconds of a call ÷ seconds of the other's.
     interval
-        Where the ratio is with a confidence of 95 %.
+        95 % confidence interval of the ratio.
     verdict
-        Of ``name``: "faster", "slower", "same" or "unclear", as ``compare`` decides (a change of 5 % at least whose
-        interval lies beyond 2 %).
+        Verdict on ``name``: "faster", "slower", "same" or "unclear", as ``compare`` decides (a change of at least 5 %
+        whose interval lies beyond 2 %).
     """
 
     name: str
@@ -158,7 +158,7 @@ class BenchmarkReport:
     Attributes
     ----------
     timings
-        Of the function and of those that it is compared with, by size and dtype.
+        Timings of the function and of those that it is compared with, by size and dtype.
     ratios
         The function ÷ each other one, where both have a time.
     threads
@@ -180,7 +180,7 @@ class BenchmarkReport:
 
     @property
     def timing(self) -> Timing:
-        """The function's first timing: of one size and dtype the only one."""
+        """The function's first timing: the only one for one size and dtype."""
         return next(timing for timing in self.timings if timing.name == self.name)
 
     def __bool__(self) -> bool:
@@ -210,7 +210,7 @@ class BenchmarkReport:
         ]  # fmt: skip
 
     def _reasons(self) -> list[str]:
-        """Reason why there is no time, or none to be relied on."""
+        """Reasons why there is no time, or no reliable one."""
         shaky = (f"unstable: {t.name} at {t.workload} in {t.dtype}: {t.unstable}" for t in self.timings if t.unstable)
         return [*(timing.message for timing in self.timings if timing.message), *shaky]
 
@@ -280,12 +280,12 @@ def benchmark(
     processes: int = 3,
     isolated: bool = True,
 ) -> BenchmarkReport:
-    """Time a function, on inputs on which its results are held against the reference.
+    """Time a function on inputs for which its results are compared with the reference.
 
     Parameters
     ----------
     function
-        The function, as in ``check``, or what ``--impl`` takes: the name of a built-in as ``"torch-sdpa"``,
+        The function, as in ``check``, or what ``--impl`` takes: the name of a built-in, such as ``"torch-sdpa"``,
         ``path.py:function``.
     shapes
         One or several: (B, H, S, D); (B, Hq, Hkv, Sq, Sk, D) with another number of key heads or keys, and a seventh
@@ -293,11 +293,11 @@ def benchmark(
     is_causal
         Whether shapes that are numbers are causal; a workload's name says it itself.
     dtypes
-        Dtypes to time, one result each; with none all that the function has.
+        Dtypes to time, one result each; if empty, all that the function has.
     against
         Functions or names that are timed in the same rounds, for a ratio with its interval.
     framework, operator
-        As in ``check``; the framework is that of every function object here.
+        As in ``check``; the framework applies to every function object here.
     device
         ``cpu`` or ``cuda``.
     threads
@@ -305,20 +305,20 @@ def benchmark(
     seconds
         Seconds of timed calls of each function at each size, over all processes; fewer once the interval is within 2 %.
     processes
-        Fresh processes of each, one after another: what a process draws by lot at its start shows in the interval.
+        Fresh processes of each, one after another: the chance in each process's start shows in the interval.
     isolated
-        Call the functions in processes of their own.  Without, they are called here, where a debugger sees them: then
-        nothing outside the process watches the clock, a crash is yours, and libraries have the threads that they have.
+        Call the functions in processes of their own.  Otherwise they are called in this one, where a debugger sees
+        them: nothing outside watches the clock, a crash ends this process, and libraries keep the threads they have.
 
     Returns
     -------
     BenchmarkReport
-        Whatever the function does: one that is wrong, or only looks fast, has no time but a message.
+        Returned whatever the function does: one that is wrong, or only looks fast, has a message instead of a time.
 
     Raises
     ------
     ImplementationError, WorkloadError
-        In one sentence: what cannot be called or sent to a process, a misspelt name, a shape that is none.
+        In one sentence, for a function that cannot be called or sent to a process, a misspelt name or an invalid shape.
     ModuleNotFoundError
         Without the packages of the extra ``bench``.
     """
@@ -366,7 +366,7 @@ def benchmark(
 
 
 def _workloads(shapes: Size | Sequence[Size], is_causal: bool) -> list[Workload]:
-    """The workloads of what was given.  Raises WorkloadError."""
+    """The workloads of the given shapes.  Raises WorkloadError."""
     from attention_conformance.bench.workloads.presets import select as workloads_of
     from attention_conformance.bench.workloads.workload import Workload, WorkloadError
 
@@ -398,7 +398,7 @@ def _implementation(
 
 
 def _unused(name: str, taken: Sequence[Implementation]) -> str:
-    """The name, with a number where another one has it."""
+    """The name, with a number if another one has it."""
     names = {one.name for one in taken}
     numbers = (name if n == 1 else f"{name}-{n}" for n in range(1, len(names) + 2))
     return next(each for each in numbers if each not in names)
@@ -428,7 +428,7 @@ def _session(selection: Selection, workloads: Sequence[Workload], plan: Any, poo
 
 
 def _timing(cell: Cell, outcome: Outcome, threads: int, core_wait: float | None = None) -> Timing:
-    """The record of a cell, once it is not faster than the machine."""
+    """The record of a cell; a time that beats the machine's peak is invalid."""
     from attention_conformance.bench.records import BUSY
     from attention_conformance.bench.roofline.costs import flops
     from attention_conformance.bench.validity import cheating

@@ -1,7 +1,7 @@
-"""``check``: judge a function from Python, and the report of what came out.
+"""``check``: judge a function from Python, and report the results.
 
-What ``attention-conformance check`` does for files and names this does for a function object, in a notebook, a script,
-or a loop that writes kernels.
+It does for a function object, in a notebook, a script, or a loop that writes kernels, what
+``attention-conformance check`` does for files and names.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ ALL_IN = "report.failures"
 
 @dataclass(frozen=True)
 class FailedCase:
-    """A case that a function fails, or does not follow a SHOULD in.
+    """A case that a function fails, or in which it does not follow a SHOULD.
 
     Attributes
     ----------
     clause
         The clause that is broken, as ``SDPA-9``; "" where none can be named.
     case, dtype, device
-        What failed.  Besides cases: ``stream/order``, ``offsets/beyond-32-bits``, ``invariance/…``.
+        What failed.  Other than cases: ``stream/order``, ``offsets/beyond-32-bits``, ``invariance/…``.
     kind
-        In which way: ``value``, ``shape``, ``dtype``, ``error``, ``crashed``, …
+        Kind of the failure: ``value``, ``shape``, ``dtype``, ``error``, ``crashed``, …
     reason
         What is wrong, in one line.
     message
@@ -89,9 +89,9 @@ class FailedCase:
 
     @property
     def script(self) -> str:
-        """A script of NumPy and the framework alone that fails as the case does.
+        """A script that needs only NumPy and the framework, and fails as the case does.
 
-        It imports the function from its file, so there is none, "", of a function that no file has at its top level.
+        It imports the function from its file, so it is "" for a function that is not at the top level of a file.
         """
         return self._script()
 
@@ -108,21 +108,21 @@ class Report:
     Attributes
     ----------
     name
-        What the function is called.
+        Name of the function.
     results
-        One for each case, dtype and device, and for what is asked besides the cases.
+        One for each case, dtype and device, and for each check other than cases.
     failures
         Those that failed, the smallest inputs first.
     reasons
-        Why the function is not right besides its failures: a required feature that it lacks, nothing that was executed.
+        Why the function is not right, apart from its failures: a required feature is lacking, nothing was executed.
     envelope
-        Which calls it takes, in one line; "" where it takes every call that its signature promises.
+        The calls that it takes, in one line; "" where it takes every call that its signature promises.
     features
-        By device, how the function stands to each feature: ``conformant``, ``not``, ``in part``, ``unsupported``.
+        The function's standing for each feature, by device: ``conformant``, ``not``, ``in part``, ``unsupported``.
     hints
-        What may be meant otherwise than it is declared, and what was found out about arguments and results.
+        Declarations that may be meant otherwise, and findings about arguments and results.
     diagnosis
-        What explains the failures, best first.
+        Explanations of the failures, best first.
     seconds
         How long it took.
     advisories
@@ -143,7 +143,7 @@ class Report:
     _told: tuple[Told, ...] = field(default=(), repr=False)
     advisories: tuple[FailedCase, ...] = ()
 
-    #: The advisories whose messages are shown: of a case the number is enough.
+    #: The advisories whose messages are shown: for cases the number is enough.
     _besides: tuple[FailedCase, ...] = field(default=(), repr=False)
 
     @property
@@ -185,7 +185,7 @@ class Report:
         return [self._verdict(), *self.reasons, *envelope, *claim_lines(self.results), *self.hints, *self.diagnosis]
 
     def _repr_html_(self) -> str:
-        """The report as a notebook shows it: the verdict, and by cause what failed, to be opened."""
+        """The report as a notebook shows it: the verdict, and the failures by cause, folded."""
         first, *rest = self._top()
         color = "#1a7f37" if self.ok else "#cf222e"
         parts = [f'<div style="font-family: monospace"><b style="color: {color}">{html.escape(first)}</b>']
@@ -254,7 +254,7 @@ def _preformatted(message: str) -> str:
 
 
 def _folded(line: str, inside: str) -> str:
-    """HTML to be opened at its line."""
+    """HTML that is folded under its line."""
     return f"<details><summary>{html.escape(line)}</summary>{inside}</details>"
 
 
@@ -276,12 +276,12 @@ def check(
     isolated: bool = True,
     timeout: float = TIMEOUT,
 ) -> Report:
-    """Judge a function on every case that it takes, and where it is asked, on the order in its stream and its offsets.
+    """Judge a function on every case that it takes and, where they apply, on the order in its stream and its offsets.
 
     Parameters
     ----------
     function
-        ``f(q, k, v, *, …)`` over arrays (B, H, S, D) that returns the output, as impls/PLUGINS.md has it.  The keywords
+        ``f(q, k, v, *, …)`` over arrays (B, H, S, D) that returns the output, as in impls/PLUGINS.md.  The keywords
         that it accepts are the features that it is judged on.  Its attributes (``dtypes``, ``head_widths``, ``layout``,
         …) say what else it takes.
     framework
@@ -295,28 +295,28 @@ def check(
     cases
         Names of cases or globs; by default all.
     require
-        Features that it has to have, or ``all``.
+        Features that it must have, or ``all``.
     deviations
         Files of known deviations.
     invariance
-        Also ask whether a sequence and a row have the same bits in whatever call they come (SDPA-40 …).
+        Also check whether a sequence and a row have the same bits in every call that has them (SDPA-40 …).
     isolated
-        Call the function in a process of its own, which it is sent to by pickling: a crash, a hang, or more than four
-        fifths of the memory there is, is the outcome of one case.  Without, it is called here, where a debugger sees
-        it: nothing is caught, which calls it takes is what it declares, as no probe looks for it, and the cases alone
-        are asked.
+        Call the function in a process of its own, to which it is pickled: a crash, a hang, or use of more than four
+        fifths of the memory is the outcome of one case.  Otherwise it is called in this process, where a debugger sees
+        it: nothing is caught, only its declarations say which calls it takes, as nothing is probed, and neither
+        streams nor offsets are tested.
     timeout
         Seconds for one case, compilation included.
 
     Returns
     -------
     Report
-        Whatever the function does; ``report.ok`` is the verdict.
+        Returned whatever the function does; ``report.ok`` is the verdict.
 
     Raises
     ------
     ImplementationError
-        In one sentence: a function that cannot be called as the operator is, or sent to a process; a misspelt name.
+        In one sentence, for a function that cannot be called as the operator or sent to a process, or a misspelt name.
     LedgerError
         For a file of deviations that cannot be used.
     """
@@ -336,7 +336,7 @@ def check(
 
 
 def as_list(given: str | Path | Sequence[Any]) -> list[Any]:
-    """Names that a keyword of a public function was given; one name need not stand in a list.
+    """Names that a keyword of a public function was given; one name need not be in a list.
 
     Parameters
     ----------
@@ -378,18 +378,18 @@ class Suite:
         Returns
         -------
         Judged
-            The result, with the reply that its failure is explained by.
+            The result, with the reply that explains its failure.
         """
         keywords = self.selection.keywords[self.name]
         return judge_case(target, case, self.pool, keywords, self.ledger, self.versions, self.timeout)
 
     def judge_streams_and_offsets(self) -> list[Result]:
-        """Results of what a run asks besides its cases (SDPA-45, SDPA-46), of the targets that are asked.
+        """Results of the checks of streams and offsets (SDPA-45, SDPA-46), for the targets that they apply to.
 
         Returns
         -------
         list[Result]
-            None of a function on the CPU that is no kernel.
+            Empty for a function on the CPU that is no kernel.
         """
         targets, keywords = self.selection.targets, self.selection.keywords
         found = []
@@ -418,7 +418,7 @@ class Suite:
     def explained(
         self, judged: Mapping[Key, Judged], adapters: Adapters
     ) -> tuple[list[FailedCase], list[Told], list[Any]]:
-        """The failures with all that can be said of them, the smallest first, and what explains them together.
+        """The failures with all that can be said about them, the smallest first, and what explains them together.
 
         Parameters
         ----------
@@ -430,9 +430,9 @@ class Suite:
         Returns
         -------
         tuple[list[FailedCase], list[Told], list[Any]]
-            Failures, explanations, and what the result file has of them.
+            Failures, their explanations, and the diagnoses for the result file.
         """
-        # runs that fail pay for it
+        # only runs that fail pay for this import
         from attention_conformance.conformance.diagnosis.explain import Simplifier, explain
 
         lines, diagnoses = explain(judged, self.pool, self.selection.keywords, self.timeout)
@@ -464,12 +464,12 @@ class Suite:
         Parameters
         ----------
         told
-            The result with all that is said of it.
+            The result with everything that its message says.
 
         Returns
         -------
         FailedCase
-            With the message that names the call of ``check`` that shows it again.
+            The failure, with a message that names the call of ``check`` that shows it again.
         """
         result = told.result
         return FailedCase(
@@ -499,13 +499,13 @@ class Suite:
         judged
             Results by target and case.
         require
-            Features that the function has to conform to.
+            Features that the function must conform to.
         started
             When the check began, by the clock of ``time.perf_counter``, in seconds.
         whole
             Whether no case was left out.
         more
-            Results besides those of cases.
+            Results other than those of cases.
 
         Returns
         -------
@@ -603,7 +603,7 @@ def _features(results: Sequence[Result]) -> dict[str, dict[str, str]]:
 
 
 def _rerun(message: str, name: str, result: Result) -> str:
-    """The message with the line of Python that asks again, where the command's stands."""
+    """The message with a rerun line in Python instead of the command's."""
     head, separator, _ = message.rpartition("\nRerun: ")
     which = f'cases=["{result.case}"], ' if result.of_case else ""
     invariance = ", invariance=True" if result.case.startswith(PREFIX) else ""
@@ -623,7 +623,7 @@ def _file_of(function: Function) -> Path | None:
 
 
 def _script(function: Function, judged: Judged, case: AnyCase, target: Target, versions: Mapping[str, str]) -> str:
-    """The standalone script of a failure, "" for a function that no file has at its top level."""
+    """The standalone script of a failure, "" for a function that is not at the top level of a file."""
     from attention_conformance.conformance.repro import text, wrong_elements
 
     file = _file_of(function)

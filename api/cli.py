@@ -178,7 +178,7 @@ COMMANDS: dict[str, Command] = {
 }
 
 
-#: Commands that had another name, and what they are called now.
+#: Old names of commands, and their names now.
 RENAMED = {"duet": "compare-revisions"}
 
 
@@ -196,7 +196,7 @@ class _Forward(argparse.Action):
 
 
 def _as_written(convert: Callable[[str], Any]) -> Callable[[str], str]:
-    """The text of a value that can be converted, as pytest converts it again; argparse says which cannot be."""
+    """The text of a value that can be converted, as pytest converts it again; argparse reports one that cannot."""
 
     @functools.wraps(convert)
     def checked(text: str) -> str:
@@ -296,7 +296,7 @@ def bench(what: list[str], forwarded: list[str] | None) -> int:
 
 
 def _pytest(room: str, what: Sequence[str], forwarded: Sequence[str], others: Sequence[str] = ()) -> int:
-    """Run pytest on a room with the suite's plugins and ``others``: no conftest, settings or plugins of the folder."""
+    """Run pytest on a room with the suite's plugins and ``others``, not the folder's conftest, settings or plugins."""
     import pytest
 
     from attention_conformance.pytest_entry import ROOMS, lacking
@@ -322,7 +322,7 @@ def _pytest(room: str, what: Sequence[str], forwarded: Sequence[str], others: Se
 
 
 def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The whole command line; options are added to the command that is asked for alone, as that imports its modules.
+    """The whole command line; only the requested command gets its options, as they import its modules.
 
     Parameters
     ----------
@@ -373,7 +373,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        Exit status: 0, what the command decides, or 2 for an input that cannot be used, which is said in one sentence.
+        Exit status: 0, what the command decides, or 2 for an unusable input, which is reported in one sentence.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     name = _asked(words)
@@ -414,6 +414,6 @@ def _run(words: Sequence[str]) -> int:
     try:
         if text:
             print(text, flush=True)
-    except BrokenPipeError:  # of a reader such as head, which has had enough
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status

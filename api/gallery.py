@@ -1,8 +1,8 @@
-"""``attention-conformance gallery``: libraries of the gallery judged, each in an environment of its own, and a page.
+"""``attention-conformance gallery``: judge libraries, each in an environment of its own, and make a page of them.
 
-``run`` makes an environment of an entry's requirements and judges the adapter there as ``check`` does, with this very
-suite: the environment gets what the suite needs and not the suite.  What becomes of an entry is kept in the work
-folder, ``NAME.json`` and ``NAME.jsonl``, of which ``page`` makes the pages.
+``run`` makes an environment from an entry's requirements and judges the adapter there as ``check`` does, with this very
+suite: the environment gets what the suite needs, but not the suite.  The outcome of an entry is kept in the work
+folder, ``NAME.json`` and ``NAME.jsonl``, from which ``page`` makes the pages.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from attention_conformance.reports.gallery.stored import DEFAULT, PUBLISHED, Rec
 if TYPE_CHECKING:
     from attention_conformance.reports.gallery.view import View
 
-#: Seconds that an entry may take, its installation apart; and those of the installation.
+#: Seconds that an entry may take without its installation, and that the installation may take.
 LIMIT = 240.0
 INSTALLING = 1200.0
 
-#: Constraints of whoever runs the gallery: an environment has the versions of the manifest, not of this process.
+#: Constraints of this process's user: an environment has the versions of the manifest instead.
 _CONSTRAINTS = {"PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT", "UV_CONSTRAINT", "UV_BUILD_CONSTRAINT", "UV_OVERRIDE"}
 
 #: The fields of a record that decide whether an entry is run again.
 _DECIDE = ("status", "requires", "adapter", "options")
 
-#: The Markdown page, the HTML page, and where the README has its sentence and DIAGNOSIS.md its table.
+#: The Markdown page, the HTML page, and the documents that have a sentence (README) and a table (DIAGNOSIS.md).
 PAGE = MANIFEST.parents[1] / "GALLERY.md"
 INDEX = "index.html"
 README = MANIFEST.parents[2] / "README.md"
@@ -79,7 +79,7 @@ print(json.dumps({"Python": platform.python_version(), **found}))
 
 
 class InstallError(Exception):
-    """An environment that cannot be made; the text is what the installer said last."""
+    """An environment that cannot be made; the text is the installer's last line."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -115,7 +115,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(action: str, manifest: Path, **given: object) -> str | tuple[str, int]:
-    """One of the actions.  Raises InputError for a manifest, a name or a result that cannot be used."""
+    """Run one of the actions.  Raises InputError for a manifest, a name or a result that cannot be used."""
     known = entries(manifest)
     return ACTIONS[action](known, manifest.parent, **given)
 
@@ -176,7 +176,7 @@ def judge(
     work : folder of environments, records and result files, made if missing.
     words : options of ``check``.
     limit : seconds for judging, after which it is cut off.
-    installer : makes the environment of an entry in a folder, and gives its interpreter; default: ``install``.
+    installer : makes the environment of an entry in a folder, and returns its interpreter; default: ``install``.
 
     Returns
     -------
@@ -238,16 +238,16 @@ def _run_check(
         executed = [each for each in ran if each.outcome in EXECUTED]
         if any(each.share is not None or each.failure not in (None, Failure.ERROR) for each in executed):
             return Status.JUDGED, ""
-        if executed:  # it raises whatever it is given, which passes where the input is invalid
+        if executed:  # it raises for every input, which passes where the input is invalid
             return Status.BROKEN, next((_last(r.reason) for r in executed if r.reason), "")
     log = (work / f"{entry.name}.log").read_text(encoding="utf-8", errors="replace")
     return Status.BROKEN, _last(log).replace(f"{folder}{os.sep}", "")
 
 
 def install(entry: Entry, folder: Path, constraint: Path | None = None) -> Path:
-    """Make the environment of an entry, by uv where there is one and else by venv and pip; gives its interpreter.
+    """Make the environment of an entry, with uv if there is one, else with venv and pip; return its interpreter.
 
-    Entries with the same requirements have one environment.  Raises InstallError with the installer's last line.
+    Entries with the same requirements share an environment.  Raises InstallError with the installer's last line.
     """
     missing = [name for name in entry.needs if shutil.which(name) is None]
     if missing:
@@ -279,7 +279,7 @@ def needed() -> list[str]:
 
 
 def _output_of(command: Sequence[str], timeout: float) -> str:
-    """The standard output of a command.  Raises InstallError with its last line where it fails."""
+    """The standard output of a command.  Raises InstallError with its last line if it fails."""
     variables = {name: value for name, value in os.environ.items() if name not in _CONSTRAINTS}
     try:
         done = subprocess.run(  # noqa: S603  (an installer or interpreter, with arguments that are no shell's)
@@ -293,7 +293,7 @@ def _output_of(command: Sequence[str], timeout: float) -> str:
 
 
 def _last(text: str) -> str:
-    """The last line that says an error, as pip and pytest write one, or else anything."""
+    """The last line that reports an error as pip and pytest do, or else the last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["nothing was said"]
     return next((line for line in reversed(lines) if line.startswith("ERROR:")), lines[-1])
 
@@ -301,9 +301,9 @@ def _last(text: str) -> str:
 def _page(
     known: dict[str, Entry], folder: Path, work: Path | None, output: Path | None, publish: bool, html: bool
 ) -> str:
-    """Write the pages of a work folder, or of what is published; gives the paths of what was written.
+    """Write the pages of a work folder, or of what is published; return the paths of what was written.
 
-    After them it says which judgements of the manifest the published diagnoses do not bear out, and which are missing.
+    After the paths come the manifest's judgements that the published diagnoses do not bear out, and the missing ones.
     """
     writable(output or (PAGE if work is None or publish else work / PAGE.name))
     from attention_conformance.reports.gallery import html as as_html
@@ -330,12 +330,12 @@ def _page(
 
 
 def _with(path: Path, block: str) -> str:
-    """A document with its part about the gallery written anew."""
+    """A document with its part about the gallery regenerated."""
     return _ROW.sub(lambda _: block, path.read_text(encoding="utf-8"))
 
 
 def _write_reports(known: dict[str, Entry], place: Path, folder: Path, html: bool) -> list[Path]:
-    """The badges, and on request the report with every message."""
+    """Write the badges, and on request the report with every message."""
     from attention_conformance.reports.gallery import stored, view
     from attention_conformance.reports.outputs import written
 
@@ -346,7 +346,7 @@ def _write_reports(known: dict[str, Entry], place: Path, folder: Path, html: boo
 def _issue(
     known: dict[str, Entry], folder: Path, names: Sequence[str], work: Path, output: Path | None
 ) -> str | tuple[str, int]:
-    """Write or print texts of upstream issues; 1 where one cannot be written, which says why."""
+    """Write or print texts of upstream issues; 1 if one cannot be written, with the reason."""
     from attention_conformance import upstream
 
     texts, refused = {}, []
@@ -389,7 +389,7 @@ def _view(known: Mapping[str, Entry], work: Path) -> View:
 
 
 def sentence(view: View) -> str:
-    """Sentence of the README: how many, and the gravest three findings."""
+    """Sentence of the README: the numbers, and the gravest three findings."""
     from attention_conformance.reports.gallery import markdown
 
     return f"{markdown.verdict(view)} The gravest: {markdown.gravest(view)}."

@@ -1,6 +1,6 @@
-"""``attention-conformance pages``: every document of a checkout that is made from tracked data, regenerated.
+"""``attention-conformance pages``: regenerate every document of a checkout that is made from tracked data.
 
-Nothing is judged or timed for them; what needs a run has its own command: ``kill-matrix``, ``evidence``,
+Nothing is judged or timed for them; documents that need a run have their own commands: ``kill-matrix``, ``evidence``,
 ``gallery run``.
 """
 
@@ -73,7 +73,7 @@ def _studies() -> str:
     return done.stdout.rstrip()
 
 
-#: The documents by name, each with what writes it and gives its path.
+#: The documents by name, each with the function that writes it and returns its path.
 PAGES: dict[str, Callable[[], str]] = {
     "examples": _examples,
     "bounds": _bounds,

@@ -1,4 +1,4 @@
-"""``parametrize``: the cases of the suite as tests of somebody's own pytest suite."""
+"""``parametrize``: the cases of the suite as tests in the user's own pytest suite."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from attention_conformance.impls.given import framework_of, name_of
 from attention_conformance.impls.loading import as_called, attributes_of, keywords, nearest, operator_of
 from attention_conformance.impls.select import with_attributes
 
-#: What the argument of a test is called.
+#: Name of the argument of a test.
 ARGUMENT = "check"
 
 
@@ -35,7 +35,7 @@ class Check:
     Attributes
     ----------
     case, dtype, device
-        What is asked.
+        Names of the case, and of the dtype and device in which it runs.
     clauses
         The clauses that the case is about.
     """
@@ -50,8 +50,8 @@ class Check:
     def __call__(self) -> None:
         """Judge the case, and end the test with the outcome.
 
-        A refusal (NotImplementedError) and a case that does not fit into the function's envelope skip the test, a known
-        deviation and an advisory one are expected failures.
+        A refusal (NotImplementedError) and a case that does not fit into the function's envelope skip the test; a known
+        deviation and an advisory are expected failures.
 
         Raises
         ------
@@ -83,7 +83,7 @@ class _Started:
 
     @functools.cached_property
     def suite(self) -> Suite:
-        """The suite on the function."""
+        """The suite that judges the function."""
         stack = ExitStack()
         atexit.register(stack.close)
         return stack.enter_context(suite(self._function, **self._settings))  # type: ignore[arg-type]

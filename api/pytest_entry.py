@@ -47,8 +47,8 @@ def suite_arguments(arguments: Sequence[str], unknown: Sequence[str], root: Path
     Returns
     -------
     dict
-        Index in ``arguments`` to the path that it stands for.  A room's name counts where there is no such file or
-        folder, unless it may be the value of an option that somebody else's conftest adds.
+        Index in ``arguments`` to the path that it names.  A room's name counts if there is no such file or folder,
+        unless it may be the value of an option that another conftest adds.
     """
     found = {}
     for index, argument in enumerate(arguments):
@@ -65,7 +65,7 @@ def suite_arguments(arguments: Sequence[str], unknown: Sequence[str], root: Path
 
 
 def lacking(room: str) -> str:
-    """The sentence that says what a room needs and is not installed; "" if all is.
+    """The sentence about packages that a room needs and that are not installed; "" if all are.
 
     Parameters
     ----------

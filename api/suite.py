@@ -30,7 +30,7 @@ class Stage:
     seconds
         From start to end.
     processor
-        Seconds of processor time, those of its workers among them.
+        Seconds of processor time, including those of its workers.
     interrupted
         Whether it was ended by an interrupt.
     """
@@ -59,7 +59,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(what: Sequence[str], output: Path, preset: str, quick: bool) -> tuple[str, int]:
-    """Judge and time implementations, and write the report; after an interrupt, that of what is there.
+    """Judge and time implementations, and write the report; after an interrupt, a report of what is there.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def run(what: Sequence[str], output: Path, preset: str, quick: bool) -> tuple[st
     Returns
     -------
     (str, int)
-        A line for each stage, and the exit status: 0 where every stage has it, 130 after an interrupt, else 1.
+        A line for each stage, and the exit status: 0 if every stage ended with 0, 130 after an interrupt, else 1.
     """
     output.mkdir(parents=True, exist_ok=True)
     results, timed = output / "conformance.jsonl", output / "bench.json"

@@ -1,7 +1,7 @@
 """``attention-conformance gallery issue``: the texts of upstream issues, each from a run of its script.
 
-A script of the gallery is run in the environment of its entry, which is installed where it is missing; one of the
-ledger is run here.  A text whose claim does not hold any more is not written.
+A script of the gallery is run in the environment of its entry, which is installed if it is missing; a script of the
+ledger is run in this environment.  A text whose claim no longer holds is not written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from attention_conformance.impls.contract import InputError
 from attention_conformance.impls.gallery import Entry
 from attention_conformance.impls.gallery.upstream import Upstream, upstream
 
-#: What is published of them, in the documentation.
+#: Folder of the published texts, in the documentation.
 FOLDER = Path(issues.__file__).resolve().parents[1] / "upstream"
 INDEX = "README.md"
 
@@ -38,7 +38,7 @@ thread about it was found there.
 | --- | --- | --- | --- |
 """
 
-#: Stands before a script: what it ends with is FALSE where it raises and its claim does not hold.
+#: Text before a script: the script ends with FALSE if it raises and its claim does not hold.
 FALSE = 9
 _CLAIMED = """\
 import os, sys, traceback
@@ -57,7 +57,7 @@ sys.excepthook = claimed
 
 
 def chosen(names: Sequence[str]) -> dict[str, Upstream]:
-    """Reports whose names match.  Raises InputError for a name or a pattern that none has."""
+    """Reports whose names match.  Raises InputError for a name or a pattern that matches none."""
     known = upstream()
     unknown = [name for name in names if not any(fnmatch(each, name) for each in known)]
     if unknown:
@@ -66,7 +66,7 @@ def chosen(names: Sequence[str]) -> dict[str, Upstream]:
 
 
 def issue(name: str, one: Upstream) -> issues.Issue:
-    """The issue itself: its own, or the ledger's of that name.  Raises InputError where the ledger has none."""
+    """The issue itself: the report's own, or the ledger's of that name.  Raises InputError if the ledger has none."""
     if one.entry:
         return issues.Issue(
             title=one.title, link=one.link, script=one.script, promise=one.promise, follows=one.follows,
@@ -79,9 +79,9 @@ def issue(name: str, one: Upstream) -> issues.Issue:
 
 
 def written(name: str, one: Upstream, python: str, named: str) -> str:
-    """The text, from a run by an interpreter with packages in the versions that ``named`` says.
+    """The text, from a run of the script by ``python`` with packages in the versions in ``named``.
 
-    Raises InputError where the script is right, or its claim does not hold.
+    Raises InputError if the script is right, or its claim does not hold.
     """
     found = issue(name, one)
     script = (_CLAIMED.format(claim=found.claim, false=FALSE) if found.claim else "") + found.script
@@ -101,7 +101,7 @@ def library(name: str, one: Upstream, known: Mapping[str, Entry]) -> str:
 
 
 def index(known: Mapping[str, Entry]) -> str:
-    """The table of all of them."""
+    """The page with the table of all issues."""
     rows = []
     for name, one in sorted(upstream().items(), key=lambda pair: (library(pair[0], pair[1], known), pair[0])):
         title = issue(name, one).title.replace("|", "\\|")

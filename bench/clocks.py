@@ -1,4 +1,4 @@
-"""Clocks that times are by, and what is said where those of one device are by several."""
+"""Clocks that times are measured by, and the remark where the times of one device are by several."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 #: Names of clocks, as records have them.
 WALL, DEVICE, HELD = "wall", "device events", "device events behind a held queue"
 
-#: Whose clock that is, and whether a call's launch is in its time.
+#: Description of each clock: whose it is, and whether a call's launch is in its time.
 CLOCKS = {
     WALL: "the host's clock, launch included",
     DEVICE: "the device's clock, launch included",
@@ -17,7 +17,7 @@ CLOCKS = {
 
 
 def clocks(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Sentences on whose clock times are by, one for each device on which they are by several.
+    """Sentences on the clocks of times, one for each device whose times are by several.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def clocks(records: Iterable[Mapping[str, Any]]) -> list[str]:
     by_device: dict[str, dict[str, dict[str, None]]] = {}
     for record in records:
         told = record.get("clock")
-        clock = told if isinstance(told, str) and told else WALL  # of another file's nothing, or NaN, is known
+        clock = told if isinstance(told, str) and told else WALL  # other files may have none, or NaN
         by_device.setdefault(record["device"], {}).setdefault(clock, {})[record["implementation"]] = None
     said = []
     for device, names in by_device.items():

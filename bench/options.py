@@ -22,7 +22,7 @@ LIMIT = 2
 #: Presets that are too short for measuring memory, which takes 0.4 to 30 s a cell.
 WITHOUT_MEMORY = ("quick",)
 
-#: The dtype that is timed unless ``--dtype`` asks for others.
+#: The dtype that is timed unless ``--dtype`` names others.
 DTYPE = "float32"
 
 
@@ -34,12 +34,12 @@ class Renamed(argparse.Action):
         self.now = now
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        """Say the new name, and end."""
+        """Print the new name, and exit."""
         parser.error(f"{self.option_strings[0]} is now {self.now}")
 
 
 def add(add: Callable[..., Any]) -> None:
-    """Add the options that only the bench has by ``add``, as ``conformance.options.add`` does."""
+    """Add the bench's own options by ``add``, as ``conformance.options.add`` does."""
     plan = Plan()
     add(
         "--workload",
@@ -70,7 +70,7 @@ def add(add: Callable[..., Any]) -> None:
         metavar="N",
         help="times at which each cell is measured, each in fresh processes (default: %(default)s)",
     )
-    add("--visits", metavar="N", help=argparse.SUPPRESS)  # its new name is said
+    add("--visits", metavar="N", help=argparse.SUPPRESS)  # ``plan`` gives its new name
     add(
         "--noise",
         type=float,
@@ -104,9 +104,9 @@ def add(add: Callable[..., Any]) -> None:
 
 
 def workloads(config: pytest.Config) -> tuple[Workload, ...]:
-    """Workloads to time.  Raises UsageError for a name that is none."""
+    """Workloads to time.  Raises UsageError for a name that is not a workload's."""
     try:
-        # With the defaults where this file is found too late to add options, as by ``pytest .``.
+        # The defaults apply where pytest finds this file too late to add options, as with ``pytest .``.
         return select(config.getoption("workload", []), config.getoption("preset", ""))
     except WorkloadError as error:
         raise pytest.UsageError(f"--workload, --preset: {error}") from None
@@ -156,5 +156,5 @@ def memory(config: pytest.Config) -> bool:
 def json_file(config: pytest.Config) -> Path | None:
     """Path of the JSON that will be written."""
     path = config.getoption("benchmark_json", None)
-    # Later versions of pytest-benchmark give a path, earlier ones a file, whose name is all of its path.
+    # Later versions of pytest-benchmark give a path, earlier ones a file, whose name is its path.
     return path if path is None or isinstance(path, Path) else Path(getattr(path, "name", path))

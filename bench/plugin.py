@@ -1,4 +1,4 @@
-"""The cells of ``pytest bench``, the session that measures them, and what is written of it."""
+"""The cells of ``pytest bench``, the session that measures them, and the output of a run."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ from attention_conformance.conformance.run import xdist
 from attention_conformance.conformance.run.recorder import ledger_of, versions_of
 from attention_conformance.impls.contract import ImplementationError
 
-#: Packages of the extra ``bench`` that are imported late, when all is measured.
+#: Packages of the extra ``bench`` that are imported late, after all measurements.
 PACKAGES = ("pytest_benchmark", "scipy")
 
 #: The file whose tests are the cells.
 CELLS = Path(__file__).resolve().with_name("test_bench.py")
 
-#: Outcomes that are named one by one, and those of them that fail the run.
+#: Outcomes whose cells are listed one by one, and those of them that fail the run.
 NAMED, BROKEN = (INVALID, UNSTABLE, KNOWN_DEVIATION), (INVALID, UNSTABLE)
 
-#: Outcomes in the order of the first line, and those that are not counted where there are none.
+#: Outcomes in the order of the first line, and those that are left out of it where there are none.
 COUNTED, RARE = (TIMED, UNSTABLE, KNOWN_DEVIATION, INVALID, SKIPPED), (UNSTABLE, KNOWN_DEVIATION)
 
 
@@ -85,11 +85,11 @@ class Bench:
     written: bool = False
 
     def record(self, cell: Cell, outcome: Outcome) -> None:
-        """Keep what became of a cell."""
+        """Keep the outcome of a cell."""
         self.records.append(document.record(cell, outcome))
 
     def measure(self) -> Mapping[Cell, Outcome]:
-        """Run the session, and measure what else there is to say of its cells."""
+        """Run the session, and measure the other metrics of its cells."""
         assert self.session is not None
         self.gpu_state = gpu.around(self.session.run, {cell.target.device for cell in self.session.cells})
         outcomes, notify = self.session.outcomes, self.session.progress.show
@@ -133,7 +133,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _names_cells(config: pytest.Config) -> bool:
-    """Whether the cells are among what the command line names; by ``testpaths`` alone nothing is timed."""
+    """Whether the command line names the cells; ``testpaths`` alone times nothing."""
     if config.args_source is not pytest.Config.ArgsSource.ARGS or config.getoption("collectonly"):
         return False
     named = (Path(config.invocation_params.dir, each.partition("::")[0]).resolve() for each in config.args)
@@ -143,14 +143,14 @@ def _names_cells(config: pytest.Config) -> bool:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test per cell: target by target, shortest workload first.
 
-    A workload is put to the implementations of its operator.  A test that has a ``cell`` of its own is no test of the
-    bench: those take ``outcomes`` as well.
+    A workload is run on the implementations of its operator.  A test that takes only ``cell`` is not the bench's: those
+    take ``outcomes`` as well.
     """
     if not {"cell", "outcomes"} <= set(metafunc.fixturenames):
         return
     config = metafunc.config
     workloads = config.stash[_BENCH].workloads
-    # Of ranks a call is timed with the way of its shards to them, which says nothing.
+    # A timed call on ranks would include sending its shards to them, which means nothing.
     chosen = tuple(each for each in _selection(config).targets if each.implementation.distribution is None)
     if not config.getoption("dtype"):
         chosen = tuple(target for target in chosen if target.dtype == options.DTYPE)
@@ -171,7 +171,7 @@ def _selection(config: pytest.Config) -> targets.Selection:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Plan the session: the cells of all tests that are left, and the checkpoint that they are written to."""
+    """Plan the session: the cells of all selected tests, and the checkpoint that they are written to."""
     config = session.config
     params = (getattr(item, "callspec", None) for item in session.items)
     cells = [
@@ -179,7 +179,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     ]
     if not cells or config.getoption("collectonly"):
         return
-    targets.pool(config).close()  # it has told what there is, and would take up memory and time
+    targets.pool(config).close()  # it is no longer needed, and would take up memory and time
     bench = config.stash[_BENCH]
     deviations = _known_deviations(config)
     written, known = _checkpoint(config, cells)
@@ -203,7 +203,7 @@ def _known_deviations(config: pytest.Config) -> KnownDeviations:
 
 
 def _checkpoint(config: pytest.Config, cells: list[Cell]) -> tuple[Checkpoint | None, Mapping[str, Outcome]]:
-    """The checkpoint and what it has of the cells.  Raises UsageError where it is not of this run, or in the way."""
+    """The checkpoint, and the outcomes in it.  Raises UsageError if it is of another run, or in the way."""
     path = options.json_file(config)
     if path is None:
         return None, {}
@@ -236,7 +236,7 @@ def _checkpoint(config: pytest.Config, cells: list[Cell]) -> tuple[Checkpoint | 
 
 
 def _end_finished(path: Path, outcomes: Sequence[str]) -> NoReturn:
-    """End a run of which nothing is left, with the exit status that it had."""
+    """End a run that has nothing left to do, with the exit status that it had."""
     counts = ((outcomes.count(outcome), outcome) for outcome in BROKEN)
     broken = "".join(f", {count} {outcome}" for count, outcome in counts if count)
     failed = broken or TIMED not in outcomes
@@ -245,14 +245,14 @@ def _end_finished(path: Path, outcomes: Sequence[str]) -> NoReturn:
 
 
 def _progress(config: pytest.Config) -> Progress:
-    """Tells how far the session is, past pytest's capturing of output."""
+    """Progress of the session, shown outside of pytest's capturing of output."""
     reporter: Any = config.pluginmanager.getplugin("terminalreporter")
     capture: Any = config.pluginmanager.getplugin("capturemanager")
     if reporter is None or config.get_verbosity() < 0:
         return Progress(None)
 
     class Outside(io.StringIO):
-        """Standard output as it is outside of pytest's capturing."""
+        """Standard output outside of pytest's capturing."""
 
         def write(self, text: str) -> int:
             with capture.global_and_fixture_disabled():
@@ -279,7 +279,7 @@ def bench(request: pytest.FixtureRequest) -> Bench:
 
 @pytest.fixture(scope="session")
 def outcomes(bench: Bench) -> Mapping[Cell, Outcome]:
-    """Outcomes of all cells of the run, measured when the first test asks."""
+    """Outcomes of all cells of the run, measured when the first test needs them."""
     return bench.measure()
 
 
@@ -291,7 +291,7 @@ def versions(request: pytest.FixtureRequest) -> dict[str, str]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
-    """Add what a timing depends on besides the code; also when a run is compared, before its first cell."""
+    """Add everything but the code that a timing depends on; also when a run is compared, before its first cell."""
     machine_info.update(fingerprint(_selection(config).versions))
 
 
@@ -306,7 +306,7 @@ def _command(arguments: Sequence[str]) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
-    """Add every cell, also those without a timing, of which pytest-benchmark says nothing."""
+    """Add every cell, also those without a timing, which pytest-benchmark leaves out."""
     bench = config.stash[_BENCH]
     for benchmark in output_json["benchmarks"]:
         benchmark["params"] = {"cell": benchmark["param"]}  # its name; the object cannot be written
@@ -328,20 +328,20 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A run of the bench that timed nothing fails.  The checkpoint goes once all that it holds is in the JSON."""
+    """Fail a run that timed nothing, and remove the checkpoint once the JSON has everything in it."""
     bench = session.config.stash[_BENCH]
     records = bench.records
     if records and exitstatus == pytest.ExitCode.OK and not any(r.outcome == TIMED for r in records):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     run = bench.session
     ended = bool(records) and len(records) == len(run.cells if run is not None else ())
-    nothing = ended and not any(r.outcome in MEASURED for r in records)  # of which pytest-benchmark writes no JSON
+    nothing = ended and not any(r.outcome in MEASURED for r in records)  # pytest-benchmark writes no JSON then
     if run is not None and run.checkpoint is not None and (bench.written or nothing):
         run.checkpoint.remove()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say how many cells are timed, invalid and skipped, and name the invalid ones and the known deviations."""
+    """Print the numbers of timed, invalid and skipped cells, and list the invalid ones and the known deviations."""
     bench = config.stash[_BENCH]
     if bench.session is not None and bench.session.checkpoint is not None and bench.session.checkpoint.path.exists():
         terminalreporter.line(f"not complete: {bench.session.checkpoint.path} has what was measured; --resume goes on")
@@ -367,7 +367,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _tables(bench: Bench) -> list[str]:
-    """Tables of what every cell reached, of the machine's own limits, and of how time and memory grow."""
+    """Tables of the cells' results, of the machine's limits, and of the growth of time and memory."""
     assert bench.session is not None
     outcomes = bench.session.outcomes
     timed = [

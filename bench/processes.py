@@ -1,6 +1,6 @@
 """Processes of a round: one per pool of threads, all with the same threads and cores, idle ones really idle.
 
-A library has one pool, so one process; of ONNX Runtime each session has its own, so each implementation has a process.
+A library has one pool, so one process; in ONNX Runtime each session has one, so each implementation has a process.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from attention_conformance.impls.loading import load_function
 from attention_conformance.impls.process import allocator, threads
 from attention_conformance.impls.process.pool import Pool, Spent
 
-#: Frameworks whose sessions each have threads of their own.  Those of ONNX Runtime spin for 50 ms after a call, and go
-#: on with it where they were after the process was stopped: on two cores a call of 2 ms took 15 ms while eight sessions
-#: of one process took turns.
+#: Frameworks whose sessions each have threads of their own.  ONNX Runtime's threads spin for 50 ms after a call, and
+#: continue that after their process was stopped: on two cores a call of 2 ms took 15 ms while eight sessions of one
+#: process took turns.
 POOL_PER_SESSION = frozenset({Framework.ONNXRUNTIME})
 
 
@@ -48,7 +48,7 @@ class Processes(Pool):
 
 
 def imports(implementation: Implementation) -> None:
-    """Job of a worker: import a library and the function, so that neither is left for the first cell."""
+    """Job of a worker: import a library and the function, so that the first cell need not."""
     backend(implementation.framework)
     device_clock.bind()
     load_function(implementation)

@@ -1,8 +1,8 @@
 """Records of bench files: what the suite adds to pytest-benchmark's JSON (format 4), as types.
 
-A file has ``benchmarks``, a record of each timed cell as Benchmark has it, and under JSON_KEY what Run has.  A reader
-decodes strictly with these, and the schema is made of them.  Nothing of the bench is imported, so that files are read
-where nothing is measured.
+A file has ``benchmarks``, a Benchmark for each timed cell, and under JSON_KEY a Run.  A reader decodes strictly with
+these, and the schema is made from them.  The module imports nothing of the bench, so that files can be read where
+nothing is measured.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, UnsetType
 JSON_KEY = "attention_conformance"
 FORMAT = 4
 
-#: Numbers that are finite: positive, and not negative; and whole ones from 0 and from 1 on.
+#: Finite numbers: positive, not negative, from 0 to 1, and any; and whole numbers from 0 and from 1.
 Positive = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
 Amount = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -25,8 +25,8 @@ Finite = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 Count = Annotated[int, Meta(ge=0)]
 Number = Annotated[int, Meta(ge=1)]
 
-#: Share of their time from which on it is said that calls waited for a core.  On two cores that did nothing else it was
-#: 3 %, and 6 to 7 % beside a process that kept the other core busy.
+#: Share of their time above which calls are reported to have waited for a core.  On two otherwise idle cores it was
+#: 3 %, and 6 to 7 % next to a process that kept the other core busy.
 BUSY = 0.05
 
 Kind = Literal["timed", "unstable", "known-deviation", "invalid", "skipped"]
@@ -35,11 +35,11 @@ Kind = Literal["timed", "unstable", "known-deviation", "invalid", "skipped"]
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """An entry of ``cells``: "timed", "unstable", "known-deviation" or "invalid" (``clause`` says by what), "skipped".
 
-    A known deviation fails as a record of the deviation ledger says, whose id ends ``reason``.  An unstable one was
-    wrong once and right in every equal call that followed.  Its time is here alone, so that nothing ranks or compares
-    it: the median of ``calls`` with its 95 % interval.
+    A known deviation fails as a record of the deviation ledger says; ``reason`` ends with the record's id.  An unstable
+    one was wrong once and right in every equal call that followed.  Its time is only here, so that nothing ranks or
+    compares it: the median of ``calls`` with its 95 % interval.
 
-    ``family`` is the workload's name with its length left open, which is ``S``: query rows, of decode past keys.
+    ``family`` is the workload's name with its length left open; ``S`` is the length: query rows, past keys for decode.
     """
 
     implementation: str
@@ -73,7 +73,7 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     D: Count
     Dv: Count | None = None
     is_causal: bool = False
-    #: Floating-point operations of a call, how they are counted, and rates by the median of all samples.
+    #: Floating-point operations of a call, their formula, and rates by the median of all samples.
     flops: Amount
     formula: str = ""
     gflops: Amount
@@ -88,20 +88,20 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     host_seconds: Amount | None = None
     #: Bytes that were copied before each call to empty the caches.
     evicted_bytes: Amount | None = None
-    #: Before the timing, by the first process run; ``peak_rss_bytes`` is what its first calls added to the peak.
+    #: From before the timing, in the first process run; ``peak_rss_bytes`` is what its first call added to the peak.
     prepare_seconds: Amount
     first_call_seconds: Amount
     peak_rss_bytes: Amount | None
     #: Worst error ÷ bound of all checks.
     share: Amount | None
     profile: str
-    #: Most bytes that a call holds beyond its inputs, by a run of its own, and how they were measured.
+    #: Most bytes that a call holds beyond its inputs, from a run of its own, and the method.
     memory_bytes: Amount | None = None
     memory_method: str | None = None
     bytes_least: Amount | None = None
     intensity: Amount | None = None
     bound_by: str | None = None
-    #: Shares of the measured peak of matrix products, and of the lower one of that and what the bandwidth allows.
+    #: Shares of the measured peak of matrix products, and of the lower of that and the limit by the bandwidth.
     share_of_peak: Amount | None = None
     share_of_limit: Amount | None = None
 
@@ -192,16 +192,16 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     format: Literal[4]
     spec: str
-    #: How operations are counted, by operator.
+    #: Formulas of the operations, by operator.
     flops: dict[str, str] = {}
     load_average: Amount | None = None
-    #: Share of the time of timed calls for which they had no core, as others had it.
+    #: Share of timed calls' time for which other processes had their core.
     core_wait: Share | None = None
     plan: PlanRecord | None = None
     command: str = ""
     started: str = ""
     finished: str = ""
-    #: The machine and what it was set to; its ``id`` tells two apart.
+    #: The machine and its settings; its ``id`` distinguishes machines.
     fingerprint: dict[str, Any] = {}
     #: Share of a core that processes used while others worked.
     idle: dict[str, float] = {}

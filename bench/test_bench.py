@@ -1,6 +1,6 @@
 """``pytest bench``: every workload on every selected implementation, device and dtype.
 
-All cells are measured together when the first test needs it (bench/timing/session.py); a test reports what became of
+All cells are measured together when the first test needs it (bench/timing/session.py); a test reports the outcome of
 its own.  pytest-benchmark owns the statistics and the JSON; the samples come from the workers (see
 bench/timing/virtual_clock.py).
 """
@@ -21,9 +21,9 @@ from attention_conformance.bench.validity.outcomes import INVALID, KNOWN_DEVIATI
 def test_forward(
     benchmark: Any, cell: Cell, bench: Any, outcomes: Mapping[Cell, Outcome], versions: dict[str, str]
 ) -> None:
-    """The results are right before and after the call is timed; a wrong one has no timing, an unstable one apart.
+    """The results are right before and after the call is timed; wrong ones are not timed, unstable ones shown apart.
 
-    Not only forward passes; the name stays, as pytest-benchmark compares runs by it.
+    Not only forward passes are timed; the name stays, as pytest-benchmark compares runs by it.
     """
     outcome = outcomes[cell]
     bench.record(cell, outcome)

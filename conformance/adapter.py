@@ -1,7 +1,7 @@
-"""The adapter check: whether a plugged-in function is called and answers as the contract says, on two tiny inputs.
+"""The adapter check: whether a plugged-in function can be called, and returns its results, as the contract says.
 
-It tells "your adapter is wrong" from "your attention is wrong", before anything is judged.  Nothing is repaired, and
-no verdict depends on it; where nothing fits, nothing is said.
+It calls the function on two tiny inputs before anything is judged, and distinguishes "your adapter is wrong" from
+"your attention is wrong".  It repairs nothing, no verdict depends on it, and where nothing fits it reports nothing.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 #: Seconds for one tiny call, compilation included; a case may take longer.
 TIMEOUT = 60.0
 
-#: Failures of an implementation that an interpretation is tried on, the smallest first.
+#: Most failures of an implementation on which an interpretation is tried, the smallest first.
 TRIED = 200
 
-#: No two axes of the same length but Sq and Sk, D and Dv, so that swapped arguments fit and swapped axes show.
+#: Axes differ in length, except Sq and Sk, and D and Dv, so that swapped arguments fit and swapped axes show.
 FIRST = sdpa_case("adapter", "SDPA-1", "A tiny input for the adapter check.", Shape(2, 3, 3, 5, 5, 8, 8))
-#: One batch, which may be squeezed away, and every result that there is.
+#: One batch, which an adapter may squeeze away; all results are requested.
 SECOND = Shape(1, 2, 2, 4, 6, 8, 8)
 
-#: Beginning of exceptions that only say that a result is no array, or that there are too many or too few.
+#: Beginning of exceptions that only say that a result is no array, or that there are too many or too few results.
 NO_RESULT = "TypeError: expected"
 NO_SUCH_ARGUMENT = ("unexpected keyword argument", "positional-only argument")
 
-#: The narrowest dtype first: where a result that is too wide shows.
+#: The narrowest dtype first: it shows results that are too wide.
 NARROW = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -49,10 +49,10 @@ class Finding:
 
     text: str
     failure: Failure | None = None
-    #: What the reason of such a failure contains, one of these.
+    #: Texts; the reason of such a failure contains one of them.
     contains: tuple[str, ...] = ("",)
     interpretation: Interpretation | None = None
-    #: Results in another order, which shows where there are several.
+    #: Whether results are in another order, which shows if there are several.
     order: bool = False
 
     def explains(self, judged: Judged, case: AnyCase, target: Target) -> bool:
@@ -71,7 +71,7 @@ class Finding:
 
 
 def check(targets: Sequence[Target], keywords: Collection[str], pool: Pool, timeout: float) -> Finding | None:
-    """Finding about the adapter of an implementation on a device, whose targets differ in dtype."""
+    """Finding about the adapter of an implementation on one device; the targets differ only in dtype."""
     by_dtype = {target.dtype: target for target in targets}
     narrow = next(by_dtype[dtype] for dtype in NARROW if dtype in by_dtype)
     usual = by_dtype.get("float32", narrow)
@@ -131,7 +131,7 @@ def _first(target: Target, keywords: Collection[str]) -> AnyCase | None:
 def probe(
     target: Target, case: AnyCase, pool: Pool, timeout: float, renamed: Mapping[str, str] | None = None
 ) -> Returned | None:
-    """Return of a call of a tiny case, its keywords renamed; None if the process did not survive it."""
+    """Return values of a call of a tiny case, with keywords renamed; None if the call crashed or timed out."""
     some = target.implementation
     asked = request(case, target.dtype, target.device)
     try:
@@ -163,7 +163,7 @@ def _misnamed(raised: str, implementation: Implementation) -> Finding | None:
 
 
 def _kind(returned: Returned, target: Target) -> Finding | None:
-    """Kind of a result that is no array of the framework, or none yet, or elsewhere."""
+    """Finding about a result that is no array of the framework, is not computed yet, or is on another device."""
     framework = target.implementation.framework.value
     for value in returned.values:
         if value.awaited:
@@ -186,7 +186,7 @@ def _kind(returned: Returned, target: Target) -> Finding | None:
     return None
 
 
-#: Marks in a failure of what is no array, and of too many or too few results.
+#: The failure, and the text in its reason, of a result that is no array and of too many or too few results.
 _NO_ARRAY = (Failure.ERROR, (NO_RESULT,))
 
 
@@ -201,7 +201,7 @@ def _number(returned: Returned) -> Finding | None:
 
 
 def _content(returned: Returned, case: AnyCase, target: Target) -> Finding | None:
-    """Results in another dtype, order, axis order or form, or of other arguments, and right but for that."""
+    """Finding about results that are right except for their dtype, order, axis order, form or arguments."""
     if right(returned, case, target):
         text = f"it computes right, and returns {', '.join(wider(returned, target))} for {target.dtype}"
         return Finding(f"{text}: convert its results back", Failure.DTYPE) if wider(returned, target) else None
@@ -222,7 +222,7 @@ def _content(returned: Returned, case: AnyCase, target: Target) -> Finding | Non
 
 
 def wider(returned: Returned, target: Target) -> list[str]:
-    """The dtypes of results that are not the ones to return."""
+    """The dtypes of results other than those that must be returned."""
     values = zip(returned.names, returned.values, strict=True)
     dtypes = [(name, str(value.array.dtype)) for name, value in values if value.array is not None]
     return list(dict.fromkeys(dtype for name, dtype in dtypes if dtype not in dtypes_of(name, target.dtype)))

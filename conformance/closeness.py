@@ -1,8 +1,8 @@
-"""Closeness: whether results that somebody has are attention of their inputs, within the bound for these very inputs.
+"""Closeness: whether given results are attention of their inputs, within the error bound for these very inputs.
 
-``assert_close`` stands in a test where ``allclose`` did, and has no tolerance to choose.  What decides is the judge of
-the suite (judging/judge.py); in calls/ arrays become its case and long inputs are sampled, and here its finding becomes
-an ``AssertionError``.  The diagnosis is made when the error's text is asked for, as it takes longer than to compare.
+``assert_close`` replaces ``allclose`` in a test and needs no tolerance.  The suite's judge (judging/judge.py) decides;
+calls/ turns arrays into its case and samples long inputs, and this module turns its finding into an
+``AssertionError``.  The diagnosis takes longer than the comparison, so it is made only when the error's text is read.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class Closeness:
     share
         The largest error/bound of all results, at most 1.
     shares
-        That of each result by its name.
+        The largest error/bound of each result, by name.
     profile
-        Which intermediate results were allowed to be rounded: "wide", "fused", "storage" or "tf32".
+        The intermediate results that were allowed to be rounded: "wide", "fused", "storage" or "tf32".
     rows
         The query rows that were checked; None for all of them.
     heads
         The key heads whose gradients were checked; None for all of them.
     seconds
-        What the comparison took.
+        Duration of the comparison.
     """
 
     share: float
@@ -68,7 +68,7 @@ class Closeness:
 
 
 class NotClose(AssertionError):
-    """Results are not attention of their inputs; the text says by which clause, where, and what they equal.
+    """Results that are not attention of their inputs; the text says which clause is broken, where, and what they equal.
 
     Attributes
     ----------
@@ -77,12 +77,12 @@ class NotClose(AssertionError):
     failure
         "value", "shape" or "dtype".
     result
-        The name of the wrong result, as "output" or "grad_q".
+        The name of the wrong result, such as "output" or "grad_q".
     clause
-        The clause of SPEC.md that is broken: that of the known mistake which the result equals, if there is one.
-        Asking for it tries the known mistakes.
+        The broken clause of SPEC.md: the clause of the known mistake that the result equals, if there is one.
+        Reading it tries the known mistakes.
     message
-        The whole text, which tries them too.
+        The whole text; reading it tries them too.
     """
 
     def __init__(self, case: Any, reply: Reply, blank: Result, finding: Finding, note: str) -> None:
@@ -99,7 +99,7 @@ class NotClose(AssertionError):
 
     @property
     def clause(self) -> str:
-        """The clause that is broken: that of the mistake which the result equals, if one is known."""
+        """The broken clause: the clause of the known mistake that the result equals, if there is one."""
         return self._explained[0]
 
     @functools.cached_property
@@ -116,12 +116,12 @@ class NotClose(AssertionError):
     def __str__(self) -> str:
         return self.message
 
-    def __reduce__(self) -> Any:  # to another process as its text alone
+    def __reduce__(self) -> Any:  # sent to another process as text only
         return AssertionError, (self.message,)
 
 
 def _nearest_named(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, with a TypeError for a keyword that it has not which names the nearest one."""
+    """The function, with a TypeError for an unknown keyword that names the nearest known one."""
     parameters = inspect.signature(function).parameters.values()
     known = [each.name for each in parameters]
     optional = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
@@ -182,10 +182,10 @@ def assert_close(
     Parameters
     ----------
     output
-        (B, Hq, Sq, Dv), of any framework and on any device, as all arrays here; None to check other results alone.
+        (B, Hq, Sq, Dv), of any framework and on any device, like all arrays here; None to check only other results.
     q, k, v
         (B, Hq, Sq, D), (B, Hkv, Sk, D) and (B, Hkv, Sk, Dv), of one dtype: float64, float32, float16 or bfloat16.
-        Without batch (Hq, Sq, D), and without heads too (Sq, D); the results then likewise.
+        Without batch (Hq, Sq, D), without heads too (Sq, D); the results then have the same axes.
     mask
         Boolean, True where a key takes part; broadcast to (B, Hq, Sq, Sk).
     bias
@@ -193,11 +193,11 @@ def assert_close(
     is_causal
         Whether a query sees no later key.  Causal masks are aligned at the top left: query i sees keys up to i.
     causal_offset
-        Moves that to i + ``causal_offset``, as one number or (B,); ``Sk - Sq`` is aligned at the bottom right.
+        Moves that limit to i + ``causal_offset``, one number or (B,); ``Sk - Sq`` aligns at the bottom right.
     window
-        Keys to the left and to the right of a query's own that it sees, None for an open side.
+        Numbers of keys that a query sees to the left and right of its own, None for an open side.
     kv_lengths
-        (B,): the keys of a batch that take part are the first so many.
+        (B,): how many of a batch's keys take part, counted from the first.
     scale
         Factor of the scores; by default 1/√D.
     softcap
@@ -205,14 +205,14 @@ def assert_close(
     sinks
         (Hq,): a logit of each head that takes part in the softmax and has no value.
     alibi_slopes, head_scale
-        (Hq,): by how much a score falls with each key of distance, and a factor on the scale of each head.
+        (Hq,): by how much a score falls per key of distance, and a factor on each head's scale.
     rotary_cos, rotary_sin, rotary_interleaved
-        (P, W / 2): by which angles q and k are turned at each place, and whether columns 2d and 2d + 1 are a pair.
+        (P, W / 2): cosines and sines of the angles that rotate q and k; whether columns 2d and 2d + 1 are a pair.
     block_mask, block_size
         Boolean (…, ⌈Sq / bq⌉, ⌈Sk / bk⌉), and (bq, bk): True where the keys of a block take part for its rows.
     tree_parents
-        (Sq,) or (B, Sq): the row before each one in a tree of draft tokens, −1 for none; rows stand at keys from
-        ``causal_offset`` or the end of the past on, and see those before the tree, their ancestors' and their own.
+        (Sq,) or (B, Sq): the parent of each row in a tree of draft tokens, −1 for none.  Rows are at the keys from
+        ``causal_offset`` or the end of the past on; they see the keys before the tree, their ancestors' and their own.
     past_key, past_value
         (B, Hkv, Sp, D) and (B, Hkv, Sp, Dv): keys and values before k and v.
     weights, lse
@@ -222,17 +222,17 @@ def assert_close(
     grad_output
         The gradient of a loss with respect to the output, (B, Hq, Sq, Dv).
     grad_q, grad_k, grad_v, grad_bias
-        Gradients to check, of the shapes of what they are of; they need ``grad_output``.
+        Gradients to check, each in the shape of its input; they need ``grad_output``.
     profile
         "wide", "fused", "storage" or "tf32": which intermediate results may be rounded (SPEC.md, SDPA-25).  By
-        default that of an ordinary plug-in: wide in float32 and float64, storage in float16 and bfloat16.
+        default the profile of an ordinary plug-in: wide in float32 and float64, storage in float16 and bfloat16.
     layout
         "bhsd", or "bshd" for (B, S, H, D), as flash-attention and JAX have it.
     rows
-        Query rows of every head to check; by default all up to 2²⁰ scores (B · Hq · Sq · Sk), then as many as make up
-        2²⁰, 8 at least.  First and last rows, edges of tiles and rows that look odd are always among them.
+        Number of query rows of every head to check; by default all up to 2²⁰ scores (B · Hq · Sq · Sk), beyond that as
+        many as make up 2²⁰, at least 8.  First and last rows, edges of tiles and odd-looking rows are always included.
     seed
-        Chooses the others.
+        Seed that chooses the other rows.
 
     Returns
     -------
@@ -244,7 +244,7 @@ def assert_close(
     NotClose
         An AssertionError.
     TypeError
-        For an option that there is not, or what is no array or of no dtype that has bounds.
+        For an unknown option, for something that is no array, or for a dtype without bounds.
     ValueError
         Where the inputs do not fit together, or the spec leaves the result open (SDPA-37, GRAD-15).
     """
@@ -377,24 +377,24 @@ def assert_layer_close(
     Parameters
     ----------
     output
-        (B, Sq, Eo); None to check other results alone.
+        (B, Sq, Eo); None to check only other results.
     x_q, w_q, w_k, w_v
         (B, Sq, E), (E, H · D), (Ekv, H · D) and (Ekv, H · Dv).  Projections are x @ w + b, so the weight of a
         ``torch.nn.Linear`` is given transposed.
     heads
         Number of heads, H.
     x_kv
-        (B, Sk, Ekv), what keys and values are made of; by default ``x_q``.
+        (B, Sk, Ekv), the input of keys and values; by default ``x_q``.
     w_o
         (H · Dv, Eo), the projection of the output; by default there is none.
     b_q, b_k, b_v, b_o
-        Biases of the projections, as long as their results are wide.
+        Biases of the projections, as long as the results are wide.
     mask, bias
         Boolean, True where a key takes part, and numbers added to the scores; both broadcast to (B, H, Sq, Sk).
     is_causal
         Whether a query sees no later key, aligned at the top left.
     kv_lengths
-        (B,): the keys of a batch that take part are the first so many.
+        (B,): how many of a batch's keys take part, counted from the first.
     scale
         Factor of the scores; by default 1/√D.
     sequence_first
@@ -405,8 +405,8 @@ def assert_layer_close(
         Parameters of the sub-layer: with them the output is LayerNorm(x + mha(x)), or x + mha(LayerNorm(x)) with
         ``pre_norm``.
     grad_output, gradients
-        The gradient of a loss with respect to the output, and those to check, by what they are the gradient of:
-        ``{"x_q": …, "w_o": …}``; not of the sub-layer.
+        The gradient of a loss with respect to the output, and the gradients to check, by the input that they belong to:
+        ``{"x_q": …, "w_o": …}``; not for the sub-layer.
     profile
         As in ``assert_close``.
 
@@ -420,7 +420,7 @@ def assert_layer_close(
     NotClose
         An AssertionError.
     TypeError
-        For an option that there is not, or what is no array or of no dtype that has bounds.
+        For an unknown option, for something that is no array, or for a dtype without bounds.
     ValueError
         Where the inputs do not fit together.
     """
@@ -474,7 +474,7 @@ def layer_error_share(
     x_kv, w_o, b_q, b_k, b_v, b_o, mask, bias, is_causal, kv_lengths, scale, sequence_first
         The call, as in ``assert_layer_close``.
     weights, average_weights, gamma, beta, epsilon, pre_norm, grad_output, gradients, profile
-        Further results and what they are of, as in ``assert_layer_close``.
+        Further results and parameters, as in ``assert_layer_close``.
 
     Returns
     -------
@@ -504,7 +504,7 @@ def assert_varlen_close(
     bias: Array | None = None, lse: Array | None = None,
     profile: Profile | str | None = None, rows: int | None = None, seed: int = 0,
 ) -> Closeness:  # fmt: skip
-    """Assert that ``output`` is attention of packed sequences, each within the bound for itself alone.
+    """Assert that ``output`` is attention of packed sequences, each within its own bound.
 
     Parameters
     ----------
@@ -513,21 +513,21 @@ def assert_varlen_close(
     q, k, v
         (Tq, Hq, D), (Tk, Hkv, D) and (Tk, Hkv, Dv), of one dtype.
     cu_seqlens_q, cu_seqlens_k
-        (N + 1,): sequence n has the rows from element n up to element n + 1.  Rows behind the last are not looked at.
+        (N + 1,): sequence n has the rows from element n up to element n + 1.  Rows behind the last are not checked.
     is_causal, causal_offset, window, scale, softcap, sinks
-        As SPEC.md defines them for varlen: masks are aligned at the bottom right, by sequence; ``causal_offset``, one
-        number or (N,), says otherwise.
+        As SPEC.md defines them for varlen: masks are aligned at the bottom right of each sequence, unless
+        ``causal_offset``, one number or (N,), says otherwise.
     bias
-        (N or 1, Hq or 1, longest queries, longest keys) or larger: of row i and key j of each sequence.
+        (N or 1, Hq or 1, longest queries, longest keys) or larger, indexed by row i and key j of each sequence.
     lse
         A further result, (Hq, Tq), in float32 or wider.
     profile
         As in ``assert_close``.
     rows
-        Rows of the pack to check, each with all heads; by default all up to 2²⁰ scores, then as many as make up 2²⁰,
-        8 at least.  First and last ones, those at boundaries of sequences and those that look odd are among them.
+        Number of rows of the pack to check, each with all heads; by default all up to 2²⁰ scores, beyond that as many
+        as make up 2²⁰, at least 8.  First and last rows, rows at sequence boundaries and odd-looking rows are included.
     seed
-        Chooses the others.
+        Seed that chooses the other rows.
 
     Returns
     -------
@@ -539,7 +539,7 @@ def assert_varlen_close(
     NotClose
         An AssertionError.
     TypeError
-        For an option that there is not, or what is no array or of no dtype that has bounds.
+        For an unknown option, for something that is no array, or for a dtype without bounds.
     ValueError
         Where the inputs do not fit together, or the spec leaves the result open (VARLEN-12).
     """
@@ -570,13 +570,13 @@ def assert_paged_close(
     output, q
         (Tq, Hq, Dv) and (Tq, Hq, D).
     k_cache, v_cache
-        (pages, page size, Hkv, D) and (pages, page size, Hkv, Dv), of the dtype of q; with scales in eight bits.
+        (pages, page size, Hkv, D) and (pages, page size, Hkv, Dv), in the dtype of q, or in eight bits with scales.
     cu_seqlens_q, block_table, kv_lengths
-        (N + 1,), (N, most pages of a sequence) and (N,); lengths count the keys of the queries' own tokens.
+        (N + 1,), (N, most pages of a sequence) and (N,); lengths include the keys of the queries' own tokens.
     k_new, v_new
-        (Tq, Hkv, D) and (Tq, Hkv, Dv): the keys and values of the queries' tokens, in place of what the cache has.
+        (Tq, Hkv, D) and (Tq, Hkv, Dv): the keys and values of the queries' tokens, instead of those in the cache.
     k_scale, v_scale
-        Factors of the caches' numbers, in float32, of four axes, each 1 or that of the cache (PAGED-14).
+        Factors of the caches' numbers, float32 with four axes, each of length 1 or as long as the cache's (PAGED-14).
     is_causal, causal_offset, window, scale, softcap, sinks, lse, profile, rows, seed
         As in ``assert_varlen_close``.
 
@@ -590,7 +590,7 @@ def assert_paged_close(
     NotClose
         An AssertionError.
     TypeError
-        For an option that there is not, or what is no array or of no dtype that has bounds.
+        For an unknown option, for something that is no array, or for a dtype without bounds.
     ValueError
         Where the inputs do not fit together, or the spec leaves the result open (PAGED-13).
     """
@@ -612,12 +612,12 @@ def assert_merge_close(
     output: Array, outputs: Array | Sequence[Array], lses: Array | Sequence[Array], *,
     lse: Array | None = None, layout: Layout | str = Layout.BHSD, profile: Profile | str | None = None,
 ) -> Closeness:  # fmt: skip
-    """Assert that ``output`` is that over all keys, of partial results over disjoint sets of keys.
+    """Assert that ``output`` is attention over all keys, merged from partial results over disjoint sets of keys.
 
     Parameters
     ----------
     output
-        (B, H, S, Dv); without batch (H, S, Dv), and without heads too (S, Dv), as the others then.
+        (B, H, S, Dv); without batch (H, S, Dv), without heads too (S, Dv); the other arguments then have the same axes.
     outputs, lses
         Output and lse of each part: a list of arrays like ``output`` and one of (B, H, S), or arrays with one axis
         more.  Log-sum-exps are natural, in float32 or wider, −inf where a part has no key.
@@ -638,7 +638,7 @@ def assert_merge_close(
     NotClose
         An AssertionError.
     TypeError
-        For an option that there is not, or what is no array or of no dtype that has bounds.
+        For an unknown option, for something that is no array, or for a dtype without bounds.
     ValueError
         Where the inputs do not fit together, or the spec leaves the result open (MERGE-16).
     """
@@ -658,11 +658,11 @@ def assert_latent_close(
     Parameters
     ----------
     output
-        (B, H, Sq, Dv); without batch (H, Sq, Dv), as the other arguments then.
+        (B, H, Sq, Dv); without batch (H, Sq, Dv); the other arguments then have none either.
     q, q_rope
         (B, H, Sq, D) and (B, H, Sq, Dr): the part of a query that meets projected keys, and the rotary one.
     latents, k_rope
-        (B, Sk, R) and (B, Sk, Dr): of each token one latent and one rotary key, which is turned already.
+        (B, Sk, R) and (B, Sk, Dr): one latent per token, and one rotary key, which is already rotated.
     w_uk, w_uv
         (H, R, D) and (H, R, Dv): the projections of a latent to a head's key and value.
     is_causal, causal_offset, kv_lengths
@@ -676,10 +676,10 @@ def assert_latent_close(
     profile
         As in ``assert_close``.
     rows
-        Query rows of every head to check; by default all up to 2²⁰ scores, or 2²⁰ · 64 / (R + Dr) of wider caches,
-        then as many as make that up, 8 at least.  First and last ones and those that look odd are among them.
+        Number of query rows of every head to check; by default all up to 2²⁰ scores, or 2²⁰ · 64 / (R + Dr) of wider
+        caches, beyond that as many as make that up, at least 8.  First, last and odd-looking rows are included.
     seed
-        Chooses the others.
+        Seed that chooses the other rows.
 
     Returns
     -------
@@ -691,7 +691,7 @@ def assert_latent_close(
     NotClose
         An AssertionError.
     TypeError
-        For an option that there is not, or what is no array or of no dtype that has bounds.
+        For an unknown option, for something that is no array, or for a dtype without bounds.
     ValueError
         Where the inputs do not fit together, or the spec leaves the result open (MLA-8).
     """
@@ -709,9 +709,9 @@ def assert_latent_close(
 
 
 def _one_thread(decide: Callable[[Question], T]) -> Callable[[Question], T]:
-    """The function with one thread in NumPy's products: they are small, and others spin between them.
+    """The function with one thread in NumPy's products: they are small, and more threads spin between them.
 
-    On two busy cores they took 9 s of processor time where one thread takes 2 s.
+    On two busy cores more threads took 9 s of processor time where one thread takes 2 s.
     """
 
     @functools.wraps(decide)
@@ -751,14 +751,14 @@ def _raise_unless_close(question: Question) -> Closeness:
 def _judge_part(
     part: Part, question: Question, *, every_profile: bool = False
 ) -> tuple[Result, Finding | None, Reply, Sequence[Comparison]]:
-    """The judge's finding of a part, the results that it looked at, and each of them against its bound."""
+    """The judge's finding about a part, the results that it looked at, and their comparisons with the bounds."""
     case, dtype = part.case, question.dtype
     blank = Result(
         "given", "cpu", dtype, case.name, case.clauses, Outcome.PASSED, profile=question.profile.value
     )  # fmt: skip
     shapes = getattr(case, "whole", None)
     if shapes:
-        # Of the whole results, before a part of them is taken.
+        # The form of the whole results, before a part of them is taken.
         form = forms({n: shapes[n] for n in case.results()})
         finding = judge.wrong_form(part.reply, case, form, dtype)
         if finding is not None:

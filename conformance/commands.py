@@ -1,4 +1,4 @@
-"""Commands about the cases, the spec and the evidence, each a function that gives what is printed."""
+"""Commands about the cases, the spec and the evidence, each a function that returns the text to print."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attention_conformance.impls.checkout import writable
 
 
 def list_cases() -> str:
-    """Every case under the clause that it breaks first: name, dtypes, and why it is there."""
+    """Every case under its first clause: name, dtypes, and why it exists."""
     lines = []
     for clause in clauses().values():
         cases = [c for c in every_case().values() if c.clauses[0] == clause.id]
@@ -44,7 +44,7 @@ def write_kill_matrix(output: Path, per_envelope: list[str] | None, choose_quick
 
 
 def write_evidence(problems: int | None, parallel: int, output: Path, only: list[str], cases: bool) -> str:
-    """Measure, and write the evidence and its page beside it; takes minutes."""
+    """Measure, and write the evidence and its page next to it; takes minutes."""
     from attention_conformance.conformance.evidence import page, record
 
     writable(output)

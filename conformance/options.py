@@ -15,7 +15,7 @@ from attention_conformance.impls.process import limits
 
 
 def add(add: Callable[..., Any]) -> None:
-    """Add the options by ``add``, which is the ``addoption`` of a pytest group or ``add_argument`` of a parser."""
+    """Add the options with ``add``, which is the ``addoption`` of a pytest group or ``add_argument`` of a parser."""
     add_shared(add)
     add("--case", action="append", default=[], metavar="GLOB", help="only these cases; may be repeated")
     add(
@@ -50,7 +50,7 @@ def add(add: Callable[..., Any]) -> None:
 
 
 def add_shared(add: Callable[..., Any]) -> None:
-    """Add the options that the bench has, too: what is called, where, and in what kind of process."""
+    """Add the options that the bench shares: what is called, where, and in what kind of process."""
     add(
         "--impl",
         action="append",
@@ -88,7 +88,7 @@ def add_shared(add: Callable[..., Any]) -> None:
 
 
 def add_fuzz(add: Callable[..., Any]) -> None:
-    """Add the options of property tests, of first calls and of quick runs, in the same way."""
+    """Add the options of property tests, first calls, invariance and quick runs in the same way."""
     add(
         "--fuzz",
         type=int,

@@ -51,13 +51,13 @@ FIRST_CALLS = HERE / "test_first_calls.py"
 #: The tests of ``--invariance``.
 INVARIANCE = HERE / "test_invariance.py"
 
-#: The tests that pytest makes, and skips, where there is no target to ask for the order of its stream, or for offsets.
+#: Tests that pytest generates and skips where no target is tested for the order of its stream or for offsets.
 NOBODY_ASKED = ("test_streams[NOTSET]", "test_offsets[NOTSET]")
 
-#: Folders whose name on the command line judges or times implementations, and does not run the tests within.
+#: Folders that, named on the command line, judge or time implementations instead of running the tests in them.
 ROOMS = ("conformance", "bench")
 
-#: Built-in implementations of sdpa that are asked a few cases at the sizes of kernels: a new shape costs them nothing.
+#: Built-in implementations of sdpa that get a few cases at the sizes of kernels: a new shape costs them nothing.
 COMPILES_NOTHING = ("numpy-*", "torch-eager", "torch-sdpa*", "torch-flash-aten", "ort-*")
 
 _RECORDER = pytest.StashKey["Recorder"]()
@@ -72,7 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the tests of other shards out, and put what is quick before what is compiled."""
+    """Leave out the tests of other shards, and put quick implementations before compiled ones."""
     items[:] = [item for item in items if item.name not in NOBODY_ASKED]
     shard = config.getoption("shard")
     if shard is not None:
@@ -102,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Runs that tests start are no part of a spread one: pytest-benchmark would time nothing in them."""
+    """Keep runs that tests start from counting as workers of this one: pytest-benchmark would time nothing in them."""
     if xdist.works(session.config):
         os.environ.pop("PYTEST_XDIST_WORKER", None)
 
@@ -117,7 +117,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Workers of one run draw the same random problems."""
+    """Give all workers of a run the seed of the same random problems."""
     from attention_conformance.conformance.properties.plugin import (
         fuzz_seed,  # a plugin of its own, which pytest imports
     )
@@ -128,11 +128,11 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Naming a room of ROOMS judges or times; the tests of its code run by plain ``pytest`` or by name."""
+    """Judge or time when a room of ROOMS is named; run the tests of its code in plain ``pytest`` or by name."""
     if not collection_path.is_relative_to(ROOT):
         return None
     if collection_path == FIRST_CALLS and config.getoption("fresh") is None:
-        return True  # without --fresh there are none, rather than skipped ones
+        return True  # without --fresh there are no such tests, rather than skipped ones
     if collection_path == INVARIANCE and not config.getoption("invariance"):
         return True
     parts = collection_path.relative_to(ROOT).parts
@@ -142,7 +142,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if parts[1] == "tests":
         return None if plain or _names_inside(config, ROOT / parts[0] / "tests") else True
     if parts[0] == "bench" and parts[1].startswith("test_") and plain:
-        return True  # timing is asked for by name
+        return True  # timing runs only by name
     return None
 
 
@@ -157,7 +157,7 @@ def _path(config: pytest.Config, argument: str) -> Path:
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Refuse a selection that cannot be used before anything is collected, in one sentence."""
+    """Refuse an unusable selection in one sentence, before anything is collected."""
     config = session.config
     if any(config.getoption(name) for name in ("impl", "device", "dtype", "case", "require", "deviations")):
         try:
@@ -170,7 +170,7 @@ def pytest_collection(session: pytest.Session) -> None:
     if path and Path(path).is_dir():
         raise pytest.UsageError(f"--conformance-json {path}: it is a folder")
     if xdist.controls(config) and targets.selected(config):
-        targets.pool(config).close()  # its processes have told what there is, and the workers start their own
+        targets.pool(config).close()  # its processes have listed what there is; the workers start their own
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -193,7 +193,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         chosen = [] if config.getoption("case") else offsets.asked(_targets(config))
         metafunc.parametrize(("target", "far"), [(t, "far") for t in chosen], ids=[f"{t.id}-far" for t in chosen])
         return
-    if not {"target", "case", "recorder"} <= set(metafunc.fixturenames):  # the first two are names of others, too
+    if not {"target", "case", "recorder"} <= set(metafunc.fixturenames):  # other tests use the first two names, too
         return
     cases = chosen_cases(config.getoption("case"))
     if config.getoption("quick"):
@@ -204,7 +204,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _targets(config: pytest.Config) -> tuple[targets.Target, ...]:
-    """The targets; what cannot be imported is one sentence among the errors of collection."""
+    """The targets; a failed import is one sentence among the errors of collection."""
     try:
         return targets.targets(config)
     except ImplementationError as error:
@@ -223,9 +223,9 @@ def cases_for(target: targets.Target, cases: Sequence[AnyCase] | None) -> list[A
     target
         The target that is judged.
     cases
-        Cases that the run's globs name.  None for every case, and for a plugged-in implementation those at the sizes
-        of kernels that find what no other does.  Of built-in ones those are asked a few that compile nothing for a
-        shape; each would be one more form to compile for the others, which are asked such cases by name.
+        Cases that the run's globs name.  None for every case; a plugged-in implementation then also gets the cases at
+        the sizes of kernels that find what no other case does.  Built-ins that compile nothing for a shape get a few of
+        them; the other built-ins would compile one more form for each, and get them only by name.
 
     Returns
     -------
@@ -255,7 +255,7 @@ def cases_for(target: targets.Target, cases: Sequence[AnyCase] | None) -> list[A
 def asked_in_streams(
     chosen: Iterable[targets.Target], keywords: Mapping[str, frozenset[str]]
 ) -> list[tuple[targets.Target, tuple[AnyCase, ...]]]:
-    """Targets that are asked for the order of their stream (SDPA-45), each with the cases to try.
+    """Targets that are tested for the order of their stream (SDPA-45), each with the cases to try.
 
     Parameters
     ----------
@@ -267,7 +267,7 @@ def asked_in_streams(
     Returns
     -------
     list[tuple[Target, tuple[AnyCase, ...]]]
-        None on the CPU, and none of a target that no case fits.
+        Empty on the CPU; targets that no case fits are left out.
     """
     found = []
     for target in filter(streams.asked, chosen):
@@ -295,7 +295,7 @@ def chosen_cases(patterns: list[str], option: str = "--case ") -> list[AnyCase] 
     patterns
         Globs.
     option
-        Option by which a message calls them.
+        Option that a message names.
 
     Returns
     -------
@@ -305,7 +305,7 @@ def chosen_cases(patterns: list[str], option: str = "--case ") -> list[AnyCase] 
     Raises
     ------
     ImplementationError
-        For a glob that names none, with the option that it was given by.
+        For a glob that matches no case; the text names the option.
     """
     if not patterns:
         return None

@@ -1,4 +1,4 @@
-"""Run of a case on a target: in its process, judged, and held against the ledger."""
+"""Run of a case on a target: in its process, judged, and compared with the ledger."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attention_conformance.impls.calls import Reply, Request, lost_gpu, results_
 from attention_conformance.impls.process.limits import KEPT, size_text
 from attention_conformance.impls.process.pool import Crashed, Garbage, Pool, TimedOut
 
-#: Beginning of the reason of a case whose keyword the implementation's signature has not.
+#: Beginning of the reason of a case with a keyword that the implementation's signature lacks.
 LACKING = "no keyword "
 
 
@@ -44,7 +44,7 @@ def judge_case(
     keywords
         Keywords that the implementation accepts: a case that needs another one is unsupported, and not run.
     versions
-        Versions of the packages by which records of the ledger are in force.
+        Versions of the packages that decide which records of the ledger are in force.
     timeout
         Seconds for the call, its preparation included; None for no limit.
 
@@ -71,7 +71,7 @@ def judge_case(
 
 
 def blank_of(target: Target, case: AnyCase) -> Result:
-    """Result as it is known before the case is run.
+    """Result of a case before it is run.
 
     Parameters
     ----------
@@ -100,8 +100,8 @@ def blank_of(target: Target, case: AnyCase) -> Result:
 def run_case(target: Target, case: AnyCase, pool: Pool, timeout: float | None) -> Reply:
     """The reply to a case, after the call that comes before it, if there is one.
 
-    A library that has fallen back to another path in this process is asked again in a fresh one, so that no case
-    depends on those before it; where it falls back there too, the result says so.
+    A library that has fallen back to another path in this process is called again in a fresh one, so that no case
+    depends on earlier ones; if it falls back there too, the result says so.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def run_case(target: Target, case: AnyCase, pool: Pool, timeout: float | None) -
     Raises
     ------
     Crashed
-        If the process ended, for OutOfMemory too.
+        If the process ended, including OutOfMemory.
     TimedOut
         If there was no answer within ``timeout``.
     """
@@ -168,7 +168,7 @@ def request(case: AnyCase, dtype: str, device: str) -> Request:
 
 
 def ask(target: Target, asked: Request, pool: Pool, timeout: float | None) -> Reply:
-    """The reply of a target's process, which ends if the next call would suffer: its state is spoilt, or its GPU lost.
+    """The reply of a target's process, which is ended if its state would spoil the next call, or its GPU is lost.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def ask(target: Target, asked: Request, pool: Pool, timeout: float | None) -> Re
     Raises
     ------
     Crashed
-        If the process ended, for OutOfMemory too.
+        If the process ended, including OutOfMemory.
     TimedOut
         If there was no answer within ``timeout``.
     """

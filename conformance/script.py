@@ -26,11 +26,11 @@ NO_FAILURE = 1
 
 
 class ScriptError(InputError):
-    """A choice of which no script can be made; the text is one sentence."""
+    """A choice for which no script can be made; the text is one sentence."""
 
 
 def run_script(impl: str, case: str, dtype: str | None, device: str) -> str | tuple[str, int]:
-    """The script of a failure, or in a sentence that there is none.  The ledger is not asked: a deviation is one.
+    """The script of a failure, or a sentence that there is none.  The ledger is ignored: a deviation is a failure.
 
     Raises ScriptError or ImplementationError for a choice that cannot be run.
     """
@@ -44,7 +44,7 @@ def run_script(impl: str, case: str, dtype: str | None, device: str) -> str | tu
         dtype, chosen = target.dtype, fit(chosen, target.implementation.envelope)
         keywords, versions = selection.keywords[target.implementation.name], selection.versions
         judged = judge_case(target, chosen, pool, keywords, Ledger(), versions, TIMEOUT)
-        with contextlib.suppress(NotImplementedError, ValueError):  # said below
+        with contextlib.suppress(NotImplementedError, ValueError):  # reported below
             judged, chosen = Simplifier(pool, selection.keywords, versions, TIMEOUT)(target, chosen, judged)
     finally:
         pool.close()
@@ -59,7 +59,7 @@ def run_script(impl: str, case: str, dtype: str | None, device: str) -> str | tu
 
 
 def _target(impl: str, selection: Selection, case: AnyCase, dtype: str | None, device: str) -> Target:
-    """The one target that is meant, in float32 where no dtype is asked for and the case has it.  Raises ScriptError."""
+    """The one target to run, in float32 where no dtype is given and the case has it.  Raises ScriptError."""
     if selection.not_installed:
         name, packages = next(iter(selection.not_installed.items()))
         raise ImplementationError(f"{name} needs {', '.join(packages)}, not installed")

@@ -16,19 +16,19 @@ from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.process.pool import IMPORT_TIMEOUT, Crashed, Pool, TimedOut
 from attention_conformance.impls.select import select, with_attributes
 
-#: What ``--device`` may say.
+#: Values of ``--device``.
 DEVICES = ("cpu", "cuda")
 
-#: Seconds that a case takes about, from which on what is judged is not quick.
+#: Approximate seconds per case from which an implementation is not quick.
 QUICK = 0.05
 
-#: Seconds for the probe of an envelope: its own limit, and the call that it is in.
+#: Seconds for the probe of an envelope: its own limit, and the call that is running then.
 PROBE_TIMEOUT = 120.0
 
 
 @dataclass(frozen=True)
 class Target:
-    """An implementation on a device in a dtype; what the suite says anything of."""
+    """An implementation on a device in a dtype: the unit that the suite judges and times."""
 
     implementation: Implementation
     device: str
@@ -46,7 +46,7 @@ class Target:
 
 
 def profile_key(implementation: str, device: str, dtype: str) -> str:
-    """Name under which a result file has the profile of a target: the CPU's without its device.
+    """Name of a target's profile in a result file, without the device on the CPU.
 
     Parameters
     ----------
@@ -72,25 +72,25 @@ class Selection:
     not_installed: dict[str, tuple[str, ...]]
     #: Versions of packages that took part.
     versions: dict[str, str]
-    #: Implementations that do not name their keywords: they have ``**kwargs``, or are gradients of what names them.
+    #: Implementations that do not name their keywords: with ``**kwargs``, or as gradients of functions that name them.
     implied: frozenset[str] = frozenset()
 
 
 def choose(
     patterns: Sequence[str], devices: Sequence[str], dtypes: Sequence[str], pool: Pool, *, probe: bool = False
 ) -> Selection:
-    """Select implementations by what ``--impl`` takes, and see ``examine``.
+    """Select implementations by what ``--impl`` takes, and ``examine`` them.
 
     Parameters
     ----------
     patterns
         Globs, names, or ``FILE:FUNCTION``.
     devices, dtypes
-        Names; none for all that there are.
+        Names; empty for all that there are.
     pool
         The processes to import them in.
     probe
-        Whether envelopes are looked for.
+        Whether to probe for envelopes.
 
     Returns
     -------
@@ -113,18 +113,18 @@ def examine(
     *,
     probe: bool = False,
 ) -> Selection:
-    """Import implementations, and ask for their devices.
+    """Import implementations, and find their devices.
 
     Parameters
     ----------
     implementations
         Implementations to judge.
     devices, dtypes
-        Names; none for all that there are.
+        Names; empty for all that there are.
     pool
         The processes to import them in.
     probe
-        Look for the envelope of a plug-in that declares none, which calls it.
+        Whether to probe for the envelope of a plug-in that declares none; this calls it.
 
     Returns
     -------
@@ -153,7 +153,7 @@ def examine(
             implementation = with_attributes(implementation, description.attributes)
             if probe:
                 declared = "dtypes" in description.attributes
-                where = Pool(in_process=False) if pool.in_process else pool  # a debugger sees the calls of cases alone
+                where = Pool(in_process=False) if pool.in_process else pool  # a debugger sees only the calls of cases
                 implementation = _probed(implementation, where, declared, devices)
                 if where is not pool:
                     where.close()
@@ -171,11 +171,11 @@ def examine(
 
 
 def _probed(implementation: Implementation, pool: Pool, declared: bool, asked: Sequence[str]) -> Implementation:
-    """A plug-in with what a probe finds: its envelope where it declares no sizes, and its dtypes likewise.
+    """A plug-in with what a probe finds: its envelope if it declares no sizes, and its dtypes if it declares none.
 
-    Dtypes that are ``declared`` stay, so that one that is refused shows in every case; so do declared sizes, and the
-    envelope then says where the probe's calls were refused.  A model's sizes are its own; ranks are too slow to ask.
-    Of several devices an accelerator is probed first, whose kernels have the sizes; the CPU where it takes no call.
+    ``declared`` dtypes stay, so that a refused one shows in every case; so do declared sizes, and the envelope then
+    says where the probe's calls were refused.  A model has its own sizes, and ranks are too slow to probe.  An
+    accelerator is probed first, as its kernels limit the sizes; the CPU is probed where the accelerator takes no call.
     """
     static = implementation.envelope.source == "static axes"
     if implementation.operator not in envelope_probe.OPERATORS or static or implementation.distribution is not None:
@@ -212,31 +212,31 @@ def _ask(pool: Pool, implementation: Implementation, question: str) -> Any:
 
 
 def refuse_unknown(option: str, given: Sequence[str], names: Sequence[str]) -> None:
-    """Raise ImplementationError for a name that there is not.
+    """Raise ImplementationError for an unknown name.
 
     Parameters
     ----------
     option
         Words before the name, such as ``"--device "`` or ``"devices="``.
     given, names
-        Names that were given, and those that there are.
+        Names that were given, and known names.
 
     Raises
     ------
     ImplementationError
-        For the first that there is not, with the nearest one.
+        For the first unknown name, with the nearest known one.
     """
     for name in given:
         if name not in names:
             raise ImplementationError(f"{option}{name}: unknown{nearest(name, names)}")
 
 
-#: Keys of the selection that is judged, whose envelopes were looked for, and of the one that is only timed.
+#: Keys of the selection that is judged, with probed envelopes, and of the one that is only timed.
 _SELECTION, _TIMED = pytest.StashKey[Selection](), pytest.StashKey[Selection]()
 #: Seconds that the selection took.
 _SECONDS = pytest.StashKey[float]()
 _POOL = pytest.StashKey[Pool]()
-#: Names of what a quick run leaves out.
+#: Names of the implementations that a quick run leaves out.
 _SLOW = pytest.StashKey[set[str]]()
 
 
@@ -248,7 +248,7 @@ def selection(config: pytest.Config, *, probe: bool = True) -> Selection:
     config
         Pytest's configuration of the run, which keeps it.
     probe
-        Whether envelopes are looked for.
+        Whether to probe for envelopes.
 
     Returns
     -------
@@ -279,12 +279,12 @@ def selected(config: pytest.Config) -> bool:
 
 
 def selected_within(config: pytest.Config) -> float:
-    """Seconds that the run's selection took, imports and probes among them."""
+    """Seconds that the run's selection took, including imports and probes."""
     return config.stash.get(_SECONDS, 0.0)
 
 
 def left_out(config: pytest.Config) -> str:
-    """Sentence on what a quick run left out; "" of another run."""
+    """Sentence on what a quick run left out; "" for any other run."""
     if not config.getoption("quick"):
         return ""
     few, slow = quick_cases(), sorted(config.stash.get(_SLOW, ()))
@@ -299,7 +299,7 @@ def every_case_asked(config: pytest.Config) -> bool:
 
 
 def only_quick(config: pytest.Config) -> bool:
-    """Whether ``--quick`` alone leaves cases out."""
+    """Whether only ``--quick`` leaves cases out."""
     return bool(config.getoption("quick")) and _none_chosen(config)
 
 

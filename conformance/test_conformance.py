@@ -8,7 +8,7 @@ from attention_conformance.conformance.targets import Target
 
 
 def test_sdpa(target: Target, case: AnyCase, recorder: Recorder) -> None:
-    """The implementation computes what the spec says of the case."""
+    """The implementation computes what the spec says for the case."""
     result = recorder.result(target, case)
     recorder.record(result)
     report(result)

@@ -20,7 +20,7 @@ def test_first_calls(
     """The first call gives what every later call gives."""
     result = first_calls.judge(target, fresh, targets.selection(pytestconfig).versions)
     recorder.record(result)
-    if result.message and result.outcome is not Outcome.FAILED:  # pytest prints that of a failure
+    if result.message and result.outcome is not Outcome.FAILED:  # pytest prints the message of a failure
         with capsys.disabled():
             print(f"\n{result.message}")
     report(result)

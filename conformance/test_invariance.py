@@ -17,12 +17,12 @@ def test_invariance(
     pytestconfig: pytest.Config,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A sequence and a row have the same bits in whatever call they come."""
+    """A sequence and a row have the same bits in every call that has them."""
     keywords = targets.selection(pytestconfig).keywords[target.implementation.name]
     timeout = pytestconfig.getoption("case_timeout")
     result = invariance.judge(target, question, targets.pool(pytestconfig), keywords, timeout)
     recorder.record(result)
-    if result.message and result.outcome is not Outcome.FAILED:  # pytest prints that of a failure
+    if result.message and result.outcome is not Outcome.FAILED:  # pytest prints the message of a failure
         with capsys.disabled():
             print(f"\n{result.message}")
     report(result)

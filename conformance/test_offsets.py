@@ -1,4 +1,4 @@
-"""``pytest conformance``: kernels that are plugged in are asked for arrays whose elements lie 2³¹ and more apart."""
+"""``pytest conformance``: plugged-in kernels are tested with arrays whose elements lie 2³¹ or more apart."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def test_offsets(
     pytestconfig: pytest.Config,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The result is that of the same numbers where they lie together."""
+    """The result equals that of the same numbers lying together."""
     keywords = targets.selection(pytestconfig).keywords[target.implementation.name]
     timeout = pytestconfig.getoption("case_timeout")
     result = offsets.judge(target, keywords, targets.pool(pytestconfig), timeout)
     recorder.record(result)
-    if result.message:  # of an advisory, which pytest does not print
+    if result.message:  # an advisory's message, which pytest does not print
         with capsys.disabled():
             print(f"\n{result.message}")
     report(result)

@@ -13,7 +13,7 @@ from attention_conformance.conformance.run.recorder import Recorder, report
 def test_streams(
     target: targets.Target, in_stream: tuple[AnyCase, ...], recorder: Recorder, pytestconfig: pytest.Config
 ) -> None:
-    """A call comes after what its stream was given before it, and before what it is given after it."""
+    """A call runs after the work that its stream got before it, and before the work that the stream gets after it."""
     timeout = pytestconfig.getoption("case_timeout")
     result = streams.judge(target, in_stream, targets.pool(pytestconfig), timeout)
     result = recorder.against_ledger(result, in_stream[0])

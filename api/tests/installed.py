@@ -1,4 +1,4 @@
-"""A wheel of this project, and a new environment that has it, for tests of what a stranger gets."""
+"""A wheel of this project, and a new environment that has it, for tests of what a user installs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: What of a checkout the wheel is built from.
+#: The parts of a checkout that the wheel is built from.
 SOURCES = ("api", "impls", "conformance", "bench", "reports", "pyproject.toml", "README.md", "LICENSE")
 
-#: What belongs to this project in an environment's packages, also as an editable install.
+#: Beginnings of this project's names among an environment's packages, editable installs included.
 OURS = ("attention_conformance", "__editable__")
 
 
@@ -38,7 +38,7 @@ def _copied(source: Path, target: Path) -> None:
 
 
 def environment(folder: Path) -> Path:
-    """A new environment with everything that this one has but the project; gives its Python."""
+    """A new environment with everything in this one except the project; returns its Python."""
     venv.create(folder, with_pip=False, symlinks=True)
     packages = next(folder.glob("lib/python*/site-packages"))
     for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
@@ -54,7 +54,7 @@ def install(python: Path, *arguments: str) -> None:
 
 
 def run(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder, without what this process's variables say of paths; gives what it printed."""
+    """Run a command in a folder, without this process's variables for pytest, Python and coverage."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHON", "COVERAGE"))}
     return subprocess.run(
         command,

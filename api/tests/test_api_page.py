@@ -1,4 +1,4 @@
-"""API.md: its example prints what stands below it, and it names every public function."""
+"""API.md: its examples print the output shown below them, and it names every public function."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_example_prints_what_stands_below(tmp_path: Path) -> None:
-    """A cell of a notebook, as a script."""
+    """The example, a notebook cell, prints the output shown below it when it is run as a script."""
     pytest.importorskip("torch")
     _, example, *_ = blocks("python")
     path = tmp_path / "cell.py"
@@ -41,7 +41,7 @@ def told(text: str) -> list[list[str]]:
 
 
 def test_the_timing_prints_what_stands_below(tmp_path: Path) -> None:
-    """With other numbers, as the inputs are new in each run; the clause that is broken is quoted in full."""
+    """The example prints the report shown, except its numbers, as inputs are new in each run; the clause is in full."""
     pytest.importorskip("torch")
     example, shown = blocks("python")[-1], blocks("text")[-1]
     path = tmp_path / "cell.py"
@@ -54,7 +54,7 @@ def test_the_timing_prints_what_stands_below(tmp_path: Path) -> None:
 
 
 def test_the_tests_of_the_page_run(tmp_path: Path) -> None:
-    """Those that are right pass, and the mistake of the example is found."""
+    """The right cases pass, and the mistake of the example is found."""
     pytest.importorskip("torch")
     _, example, tests, *_ = blocks("python")
     kernels = example.partition("report =")[0].replace("from attention_conformance import check\n", "")
@@ -67,12 +67,12 @@ def test_the_tests_of_the_page_run(tmp_path: Path) -> None:
 
 
 def measured(text: str) -> list[str]:
-    """Lines without the digits that a processor decides, and the seconds."""
+    """Lines without the digits that depend on the processor, and without the seconds."""
     return [re.sub(r"-?\d\.\d+(e[+-]\d+)?|in [\d.]+s", "…", line).rstrip() for line in text.splitlines()]
 
 
 def test_a_repository_of_ones_own(tmp_path: Path) -> None:
-    """Its two files, and what pytest says of them."""
+    """The two files of the page's repository give the pytest output that it shows."""
     for block in blocks("python"):
         if name := re.match(r"# (kernels\.py|tests/test_kernels\.py)\n", block):
             path = tmp_path / name[1]
@@ -89,7 +89,7 @@ def test_a_repository_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_every_public_function_is_named() -> None:
-    """Classes come with the functions that return them."""
+    """Functions must be named; classes come with the functions that return them."""
     functions = [name for name in attention_conformance.__all__ if name.islower()]
     assert functions
     assert [name for name in functions if f"`{name}" not in PAGE] == []

@@ -41,12 +41,12 @@ RIGHT, WRONG = attention(0.5), attention(1.0)
 
 @pytest.fixture(autouse=True)
 def _peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine of 1 TFLOP/s, as measuring this one takes seconds."""
+    """Pretend that the machine reaches 1 TFLOP/s, as measuring it takes seconds."""
     monkeypatch.setattr(cheating, "best_product", lambda *_, **__: 1e12)
 
 
 def lies(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Has the stopwatch's clock go back by what it took, and puts it back."""
+    """Set the stopwatch's clock back by the time that the call took, once, and restore it."""
     stopwatch: Any = importlib.import_module("attention_conformance.bench.sampling.stopwatch")
     real = stopwatch.perf_counter
     started = real()
@@ -65,14 +65,14 @@ def lies(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def report() -> BenchmarkReport:
-    """Of a closure and of a built-in by its name."""
+    """The report on a closure, compared with a built-in by its name."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cheating, "best_product", lambda *_, **__: 1e12)
         return benchmark(RIGHT, against="numpy-tiled", **QUICK)
 
 
 def test_a_right_function_has_a_time(report: BenchmarkReport) -> None:
-    """With its interval, and the calls that it is of."""
+    """A right function has a median with its interval, the number of calls, and shares of peak and bound."""
     timing = report.timing
     assert report.ok
     assert (timing.name, timing.workload, timing.dtype) == ("scaled", "prefill-b1h2d16s128", "float32")
@@ -88,14 +88,14 @@ def test_a_right_function_has_a_time(report: BenchmarkReport) -> None:
 
 
 def test_the_ratio_is_of_batches_of_the_same_rounds(report: BenchmarkReport) -> None:
-    """The function ÷ the other one."""
+    """The ratio is the function's time ÷ the other one's, inside its interval."""
     (ratio,) = report.ratios
     assert (ratio.name, ratio.against) == ("scaled", "numpy-tiled")
     assert ratio.interval[0] <= ratio.ratio <= ratio.interval[1]
 
 
 def test_a_report_is_data_and_text(report: BenchmarkReport) -> None:
-    """Also in a notebook."""
+    """A report can be JSON, text, HTML for a notebook, and a data frame."""
     assert json.loads(report.to_json())["timings"][0]["seconds"] == report.timing.seconds
     assert "÷ numpy-tiled" in repr(report)
     assert "<table>" in report._repr_html_()
@@ -112,7 +112,7 @@ def test_a_report_is_data_and_text(report: BenchmarkReport) -> None:
     ids=["wrong", "lies"],
 )
 def test_what_is_not_right_has_no_time_but_a_message(function: Any, clause: str, text: str) -> None:
-    """By the clause, or the rule."""
+    """A wrong or cheating function is invalid, by the clause or the rule that it breaks."""
     report = benchmark(function, **QUICK)
     timing = report.timing
     assert not report.ok
@@ -122,14 +122,14 @@ def test_what_is_not_right_has_no_time_but_a_message(function: Any, clause: str,
 
 
 def test_a_time_beyond_the_peak_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here on a machine that computes next to nothing."""
+    """A time beyond the peak of a (here very slow) machine is invalid."""
     monkeypatch.setattr(cheating, "best_product", lambda *_, **__: 1e3)
     timing = benchmark(RIGHT, **QUICK, isolated=False).timing
     assert (timing.outcome, timing.clause) == ("invalid", "peak")
 
 
 def test_an_uncertain_median_says_what_ran_beside() -> None:
-    """That calls waited for a core, from a twentieth of their time on; the load where the system does not tell."""
+    """Calls that waited for a core for 5 % of their time or more are reported; the load, if waiting is unknown."""
     cell = Cell(Target(Implementation("it", "nowhere:f"), "cpu", "float32"), Workload(1, 2, 4, 8))
     outcome = Outcome(process_runs=tuple(ProcessRun(((one, 3 * one),), 0.5, 1.0, 2.0, 3) for one in (0.1, 0.3, 0.9)))
     told, quiet, unknown = (_timing(cell, outcome, 1, wait).unstable for wait in (0.31, 0.04, None))
@@ -139,7 +139,7 @@ def test_an_uncertain_median_says_what_ran_beside() -> None:
 
 
 def test_what_a_function_lacks_is_skipped() -> None:
-    """With the reason; a name says it is causal, and so does the option."""
+    """A causal workload, by its name or by the option, is skipped with the reason if the function has no is_causal."""
     for given in ({"shapes": "prefill-b1h2d16s128-causal"}, {"shapes": SHAPE, "is_causal": True}):
         timing = benchmark(RIGHT, processes=1, isolated=False, **given).timing  # type: ignore[arg-type]
         assert (timing.workload, timing.outcome) == ("prefill-b1h2d16s128-causal", "skipped")
@@ -147,14 +147,14 @@ def test_what_a_function_lacks_is_skipped() -> None:
 
 
 def test_two_functions_of_one_name_are_told_apart() -> None:
-    """By a number."""
+    """The second function of a name gets a number."""
     report = benchmark(RIGHT, against=attention(0.5), **QUICK, isolated=False)
     assert [timing.name for timing in report.timings] == ["scaled", "scaled-2"]
     assert report.ratios[0].against == "scaled-2"
 
 
 def test_a_shape_may_have_other_numbers_of_heads_and_keys() -> None:
-    """As the gate's have them."""
+    """Shapes may be given as in the gate, as a name, or as four numbers."""
     from attention_conformance.benchmarking import _workloads
 
     shapes: list[Any] = [(2, 4, 2, 8, 8, 16), (1, 4, 4, 8, 32, 16, 8), "model/gpt2", (1, 2, 8, 4)]
@@ -182,20 +182,20 @@ def test_a_shape_may_have_other_numbers_of_heads_and_keys() -> None:
     ],
 )
 def test_what_cannot_be_used_is_one_sentence(changes: dict[str, Any], error: type[Exception], text: str) -> None:
-    """Before anything is timed."""
+    """An unusable argument is refused in one sentence, before anything is timed."""
     with pytest.raises(error, match=text) as raised:
         benchmark(RIGHT, **QUICK | {"isolated": False} | changes)
     assert "\n" not in str(raised.value)
 
 
 def test_no_function_is_refused() -> None:
-    """As by check."""
+    """Something that is no function is refused, as by ``check``."""
     with pytest.raises(ImplementationError, match="expected a function, got int"):
         benchmark(3)  # type: ignore[arg-type]
 
 
 def test_a_missing_package_of_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what installs it."""
+    """A missing package is named, with the command that installs it."""
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "rich" else found(name, *rest))
     with pytest.raises(ModuleNotFoundError, match=r"needs rich: pip install 'attention-conformance\[bench\]'"):

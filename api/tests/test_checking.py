@@ -1,4 +1,4 @@
-"""``check``: the verdict, the failures of a report, and what it can be turned into."""
+"""``check``: the verdict, the failures of a report, and the forms that a report has."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def attention(q: Any, k: Any, v: Any, *, is_causal: bool = False, scale: float |
 
 
 def bottom_right(q: Any, k: Any, v: Any, *, is_causal: bool = False, scale: float | None = None) -> Any:
-    """The same with the causal mask aligned at the end of the keys."""
+    """``attention`` with the causal mask aligned at the end of the keys."""
     if not is_causal or q.shape[1] != k.shape[1]:
         return attention(q, k, v, is_causal=is_causal, scale=scale)
     more = q.shape[2] - k.shape[2]
@@ -82,7 +82,7 @@ def wrong() -> Report:
 
 
 def test_a_right_function_is_ok(right: Report) -> None:
-    """Nothing fails, and something was executed."""
+    """For a right function nothing fails, and something was executed."""
     assert right.ok
     assert bool(right) is True
     assert right.counts["passed"] >= 10
@@ -106,14 +106,14 @@ def test_a_wrong_function_is_not(wrong: Report) -> None:
 
 
 def test_a_case_is_run_again_by_itself(wrong: Report) -> None:
-    """As the message says."""
+    """The call in the failure's message runs only that case, which fails again."""
     failed = wrong.failures[0]
     again = check(bottom_right, cases=[failed.case], dtypes=[failed.dtype])
     assert [each.case for each in again.failures] == [failed.case]
 
 
 def test_a_failure_has_a_script(wrong: Report, tmp_path: Path) -> None:
-    """It imports the function from its file, fails by itself, and does without the suite."""
+    """The script imports the function from its file, and fails by itself, without the suite."""
     path = tmp_path / "script.py"
     path.write_text(wrong.failures[0].script, encoding="utf-8")
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
@@ -121,7 +121,7 @@ def test_a_failure_has_a_script(wrong: Report, tmp_path: Path) -> None:
 
 
 def test_the_script_of_a_kernel_has_simpler_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is shorter than the inputs of the case, fails by itself, and says that they are simplified."""
+    """The script of a kernel says that its numbers are simplified, and fails by itself."""
     (tmp_path / "simplified_tile.py").write_text(TILE_FILE, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     function = importlib.import_module("simplified_tile").biased
@@ -133,7 +133,7 @@ def test_the_script_of_a_kernel_has_simpler_inputs(tmp_path: Path, monkeypatch: 
 
 
 def test_a_function_without_a_file_has_no_script() -> None:
-    """A script could not name it."""
+    """A function that a script cannot name has no script."""
 
     def twice(q: Any, k: Any, v: Any) -> Any:
         return 2 * attention(q, k, v)
@@ -161,7 +161,7 @@ def test_what_is_required_has_to_be_there() -> None:
 
 
 def test_a_function_that_kills_its_process_fails_that_case_alone() -> None:
-    """The process of the caller lives."""
+    """A function that kills its process fails only that case; the caller's process lives."""
 
     def dying(q: Any, k: Any, v: Any, *, scale: float | None = None) -> Any:
         if scale is not None:
@@ -173,13 +173,13 @@ def test_a_function_that_kills_its_process_fails_that_case_alone() -> None:
 
 
 def test_a_call_has_the_memory_that_the_command_gives_it() -> None:
-    """Most of what there is, and no more."""
+    """A call gets the default share of the memory, as with the command."""
     with suite(attention, None, "sdpa", ["float32"], [], [], isolated=True, timeout=60.0) as judging:
         assert judging.pool.memory == limits.default()
 
 
 def test_a_kernel_is_asked_for_more_than_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For its stream, which fails, and its offsets, which are an advisory: both have a message that names the call."""
+    """Streams (here failing) and offsets (here an advisory) are tested too; both messages name the call."""
     far_kernels = pytest.importorskip("attention_conformance.conformance.tests.far_kernels")
 
     def too_early(target: Target, cases: Any, *_: Any) -> Result:
@@ -204,7 +204,7 @@ def test_a_kernel_is_asked_for_more_than_cases(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_invariance_is_asked_where_it_is_wanted() -> None:
-    """A result for each question; what differs is an advisory that names the call."""
+    """Each question of invariance has a result; a difference is an advisory that names the call."""
     report = check(split_by_batch, dtypes=["float32"], cases=["plain"], invariance=True)
     assert report.ok
     found = {result.case: result.outcome for result in report.results if not result.of_case}
@@ -217,7 +217,7 @@ def test_invariance_is_asked_where_it_is_wanted() -> None:
 
 
 def test_without_isolation_the_function_is_called_here() -> None:
-    """Where a debugger sees it."""
+    """Without isolation the function is called in this process, where a debugger sees it."""
     seen = set()
 
     def noting(q: Any, k: Any, v: Any) -> Any:
@@ -229,7 +229,7 @@ def test_without_isolation_the_function_is_called_here() -> None:
 
 
 def test_a_report_is_plain_data(wrong: Report) -> None:
-    """JSON holds all of it."""
+    """JSON holds all of a report."""
     data = json.loads(wrong.to_json())
     assert data["ok"] is False
     assert len(data["results"]) == len(wrong.results)
@@ -238,7 +238,7 @@ def test_a_report_is_plain_data(wrong: Report) -> None:
 
 
 def test_a_report_is_a_table(wrong: Report) -> None:
-    """One row for each result."""
+    """A report as a data frame has one row for each result."""
     pytest.importorskip("pandas")
     table = wrong.to_pandas()
     assert len(table) == len(wrong.results)
@@ -246,7 +246,7 @@ def test_a_report_is_a_table(wrong: Report) -> None:
 
 
 def test_a_report_is_a_result_file(wrong: Report, tmp_path: Path) -> None:
-    """The commands read it."""
+    """A report can be written as a result file that the commands read."""
     wrong.write(tmp_path / "results.jsonl")
     run = read(tmp_path / "results.jsonl")
     assert [r.case for r in run.results if r.outcome is Outcome.FAILED] == [
@@ -255,7 +255,7 @@ def test_a_report_is_a_result_file(wrong: Report, tmp_path: Path) -> None:
 
 
 def test_a_notebook_shows_what_failed(wrong: Report) -> None:
-    """Every failure can be opened, those of one cause inside of it, and nothing of a message is markup."""
+    """In a notebook every failure can be unfolded, grouped by cause, and nothing in a message is markup."""
     page = wrong._repr_html_()
     assert page.count("<pre ") == len(wrong.failures)
     assert page.count("case causal-") >= 3
@@ -276,19 +276,19 @@ def test_a_notebook_shows_what_failed(wrong: Report) -> None:
     ],
 )
 def test_what_is_misspelt_is_refused(settings: Any, said: str) -> None:
-    """In one sentence."""
+    """A misspelt argument is refused in one sentence."""
     with pytest.raises(ImplementationError, match=said):
         check(attention, **settings)
 
 
 def test_importing_the_package_imports_nothing_else() -> None:
-    """A name is imported when it is asked for."""
+    """A name is imported when it is first used."""
     code = "import sys, attention_conformance; assert 'numpy' not in sys.modules; attention_conformance.check"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_every_public_name_is_there() -> None:
-    """And one that is not says so."""
+    """Every public name is there, and an unknown name raises AttributeError."""
     for name in attention_conformance.__all__:
         assert getattr(attention_conformance, name) is not None
         assert name in dir(attention_conformance)

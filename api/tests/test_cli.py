@@ -1,4 +1,4 @@
-"""The command line: help with an example for every command, errors in one sentence, and what is handed to pytest."""
+"""The command line: help with an example for every command, errors in one sentence, and options passed to pytest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attention_conformance.reports import publish
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The example is one that the command's own parser takes."""
+    """Every command has help, with an example that its own parser takes."""
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])
     assert ended.value.code == 0
@@ -29,20 +29,20 @@ def test_every_command_has_help_with_an_example(name: str, capsys: pytest.Captur
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_there(name: str) -> None:
-    """What runs it and what adds its options can be imported."""
+    """The functions that run a command and add its options can be imported."""
     assert callable(cli._load(COMMANDS[name].run))
     assert not COMMANDS[name].options or callable(cli._load(COMMANDS[name].options))
 
 
 def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a word it is printed, and the exit status says that nothing was done."""
+    """Without arguments the help is printed, and the exit status says that nothing was done."""
     assert main([]) == UNUSABLE
     printed = capsys.readouterr().out
     assert all(name in printed for name in COMMANDS)
 
 
 def test_a_file_that_cannot_be_used_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No traceback, and the exit status of an option that cannot be used."""
+    """An unusable file gives one sentence without a traceback, and the exit status of an unusable option."""
     assert main(["report", str(tmp_path / "none.json"), "-o", str(tmp_path / "out")]) == UNUSABLE
     error = capsys.readouterr().err
     assert error.startswith("error: ")
@@ -50,14 +50,14 @@ def test_a_file_that_cannot_be_used_is_one_sentence(tmp_path: Path, capsys: pyte
 
 
 def test_a_renamed_command_says_its_new_name(capsys: pytest.CaptureFixture[str]) -> None:
-    """In one sentence, whatever follows it; the new one is there."""
+    """An old command names its new name in one sentence, whatever follows it; the new one exists."""
     assert main(["duet", "--base", "main"]) == UNUSABLE
     assert capsys.readouterr().err == "error: duet is now compare-revisions\n"
     assert "compare-revisions" in COMMANDS
     assert not set(cli.RENAMED) & set(COMMANDS)
 
 
-#: Commands that write into the package unless they are told another place.
+#: Commands that write into the package unless they are given another place.
 WRITING = (
     ["publish"],
     ["pages"],
@@ -75,7 +75,7 @@ WRITING = (
 def test_an_installed_package_is_not_written_to(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Outside a checkout they refuse in one sentence before they begin, and no file is touched."""
+    """Outside a checkout these commands refuse in one sentence before they begin, and no file is touched."""
 
     def written(*_: Any, **__: Any) -> None:
         raise AssertionError("something was written")
@@ -90,7 +90,7 @@ def test_an_installed_package_is_not_written_to(
 
 
 def test_another_place_may_be_written_to_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what lies in the package is refused, and nothing in a checkout."""
+    """Only files inside an installed package are refused; in a checkout nothing is."""
     assert checkout.writable(checkout.ROOT / "conformance") == checkout.ROOT / "conformance"
     assert not checkout.is_checkout(tmp_path)
     monkeypatch.setattr(checkout, "is_checkout", lambda: False)
@@ -98,14 +98,14 @@ def test_another_place_may_be_written_to_anywhere(tmp_path: Path, monkeypatch: p
 
 
 def test_a_document_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """With the names of those that there are."""
+    """An unknown document is refused with the names of the known ones."""
     assert main(["pages", "exampels"]) == UNUSABLE
     assert capsys.readouterr().err == f"error: 'exampels' is no document; there are {', '.join(pages.PAGES)}\n"
 
 
 @pytest.mark.parametrize("option", ["--case", "--require", "--conformance-json", "--scripts"])
 def test_the_bench_takes_no_option_that_it_does_not_read(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """An option of judging alone is refused, and not ignored."""
+    """The bench refuses an option that only judging reads, instead of ignoring it."""
     with pytest.raises(SystemExit):
         main(["bench", "numpy-eager", option, "causal"])
     assert f"unrecognized arguments: {option} causal" in capsys.readouterr().err
@@ -126,7 +126,7 @@ def test_the_bench_takes_no_option_that_it_does_not_read(option: str, capsys: py
 def test_check_hands_its_options_to_pytest(
     words: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As they were written, after the settings that keep the current folder's tests and plugins out."""
+    """Options reach pytest as they were written, after the settings that keep out the folder's tests and plugins."""
     given: list[list[str]] = []
 
     def ended(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md and the glossary: one screen each, and what they name is there."""
+"""CONTRIBUTING.md and the glossary: one screen each, and everything that they name exists."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 GLOSSARY = (ROOT / "conformance" / "GLOSSARY.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (an? [^|]+) \| ([^|]+) \| ([^|]+) \|$", PAGE, re.MULTILINE)
 
-#: Lines of a screen.
+#: Most lines of a screen.
 SCREEN = 45
 
 
 @pytest.mark.parametrize("page", [PAGE, GLOSSARY], ids=["contributing", "glossary"])
 def test_a_page_is_one_screen(page: str) -> None:
-    """So that it is read."""
+    """A page fits on one screen, so that it is read."""
     assert len(page.splitlines()) <= SCREEN
 
 
 @pytest.mark.parametrize(("what", "touched", "command"), ROWS, ids=[row[0] for row in ROWS])
 def test_what_a_row_names_is_there(what: str, touched: str, command: str) -> None:
-    """The files to touch exist, and the command is one that the suite, pytest or a study takes."""
+    """The files of a row exist, and its command is one that the suite, pytest or a study takes."""
     files = re.findall(r"`([^`]+)`", touched)
     assert files
     assert [name for name in files if not (ROOT / name).exists()] == []
@@ -39,12 +39,12 @@ def test_what_a_row_names_is_there(what: str, touched: str, command: str) -> Non
 
 
 def test_every_command_of_the_page_is_one() -> None:
-    """Those in the text, too."""
+    """Every command that the page names exists, in the text too."""
     named = set(re.findall(r"attention-conformance ([a-z-]+)", PAGE))
     assert named <= set(COMMANDS)
 
 
 def test_there_is_a_row_for_everything_that_is_added() -> None:
-    """A case, a fault, an implementation, a deviation, a workload and a view."""
+    """There are rows for a case, a fault, an implementation, a deviation, a workload and a view."""
     rows = " ".join(what for what, *_ in ROWS)
     assert all(word in rows for word in ("case", "fault", "implementation", "deviation", "workload", "view"))

@@ -1,4 +1,4 @@
-"""Docstrings: each names its thing first, and those that one room offers to another have numpydoc's sections."""
+"""Docstrings: each names its thing first, and functions that other rooms use have numpydoc's sections."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "attention_conformance"
 ROOMS = ("api", "impls", "conformance", "bench", "reports")
 
-#: Words with which a docstring, or what it says of a parameter, begins to tell of its thing without naming it.
+#: First words of a docstring, or of its text on a parameter, that describe a thing without naming it.
 UNNAMED = ("How", "Its", "Of", "That of", "Their", "Those", "What", "Which", "Who", "Why")
 
-#: Folders whose docstrings go on where a title of theirs ends (a fault's, a way of calling a package's).
+#: Folders whose docstrings continue a title (of a fault, or of a way to call a package).
 TITLED = ("conformance/faults", "impls/gallery")
 
 
 def room_of(module: str) -> str:
-    """The room of a module that is named from its room on."""
+    """The room of a module whose name begins with it."""
     return module.partition(".")[0]
 
 
 def defined(trees: Mapping[str, ast.Module], module: str, name: str) -> tuple[str, ast.stmt] | None:
-    """Where a name of a module is defined, through the modules that only hand it on."""
+    """The module and node that define a name of a module, through modules that only re-export it."""
     tree = trees.get(module, ast.Module([], []))
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
@@ -38,13 +38,13 @@ def defined(trees: Mapping[str, ast.Module], module: str, name: str) -> tuple[st
 
 
 def dotted(module: str | None) -> str:
-    """A module of the suite from its room on; those at the top of the package are of the room api."""
+    """A module's name from its room on; modules at the top of the package belong to the room api."""
     inside = str(module).removeprefix(PACKAGE).removeprefix(".")
     return inside if room_of(inside) in ROOMS else f"api.{inside}".removesuffix(".")
 
 
 def imported(tree: ast.Module, trees: Mapping[str, ast.Module]) -> Iterator[tuple[str, str]]:
-    """Modules and names that a module takes from others of the suite: by name, and as attributes of a module."""
+    """Modules and names that a module uses from others of the suite: by name, and as attributes of a module."""
     modules: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
@@ -59,7 +59,7 @@ def imported(tree: ast.Module, trees: Mapping[str, ast.Module]) -> Iterator[tupl
 
 
 def lacking(function: ast.FunctionDef) -> set[str]:
-    """The sections that a function's docstring has to have and has not."""
+    """The sections that a function's docstring must have and lacks."""
     text = ast.get_docstring(function) or ""
     given = function.args
     raised = [node for node in ast.walk(function) if isinstance(node, ast.Raise)]
@@ -104,7 +104,7 @@ def unnamed(source: str) -> list[str]:
 
 
 def test_a_docstring_names_its_thing_first() -> None:
-    """Nobody has to look at a signature to learn what "Of the run" is of."""
+    """No docstring needs the signature to be understood, as "Of the run" would."""
     files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py") if "tests" not in path.parts]
     files = [path for path in files if not path.relative_to(ROOT).as_posix().startswith(TITLED)]
     found = {path.relative_to(ROOT).as_posix(): unnamed(path.read_text(encoding="utf-8")) for path in files}
@@ -112,7 +112,7 @@ def test_a_docstring_names_its_thing_first() -> None:
 
 
 def test_a_docstring_that_names_nothing_is_found() -> None:
-    """In a summary, of a parameter and of a result; an exception's condition is no name."""
+    """A first line without a name is found in summaries, parameters and results, but not under Raises."""
     source = '''
 class A:
     """Of the suite."""
@@ -143,14 +143,14 @@ class A:
 
 
 def test_functions_that_a_room_offers_have_their_sections() -> None:
-    """A reader of another room is told shapes, units and errors where the function is."""
+    """Functions that another room uses document their parameters, results and errors."""
     files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py") if "tests" not in path.parts]
     names = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files}
     assert short({name: path.read_text(encoding="utf-8") for path, name in names.items()}) == {}
 
 
 def test_a_function_without_its_sections_is_found() -> None:
-    """By name, as an attribute of its module, handed on by another module, exported; not within a room."""
+    """A function is found if it is imported by name, as an attribute, re-exported or public; not within its room."""
     plain = 'def {}(a):\n    """A number."""\n'
     sources = {
         "impls.one": plain.format("named") + plain.format("within"),

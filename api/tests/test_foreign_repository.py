@@ -1,4 +1,4 @@
-"""Somebody else's repository: its own bench, conformance, reports and impls, and a conftest with our options."""
+"""A user's repository: its own bench, conformance, reports and impls, and a conftest with our options."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def pytest_addoption(parser):
         parser.addoption(f"--{name}", default="theirs")
 """
 
-#: What raises in a file of theirs, as of a repository that needs a compiler or a GPU to be imported.
+#: A file of theirs that raises, as in a repository that needs a compiler or a GPU to be imported.
 RAISES = "raise RuntimeError('theirs')\n"
 
-#: Their packages: with and without ``__init__.py``, one of each imported cleanly and one of each raising.
+#: Their packages: with and without ``__init__.py``, one of each that is imported cleanly and one that raises.
 PACKAGES = {
     "bench/__init__.py": "",
     "bench/kernels.py": "",
@@ -95,7 +95,7 @@ SMALL = ("--workload", "prefill-b1h1d8s16")
 
 
 class Repository:
-    """Somebody's repository, with the commands that are run in it."""
+    """A user's repository, with the commands that are run in it."""
 
     def __init__(self, folder: Path, python: Path) -> None:
         self.folder, self.python = folder, python
@@ -144,13 +144,13 @@ def _commit(folder: Path, message: str) -> None:
 
 
 def test_their_own_tests_pass(theirs: Repository) -> None:
-    """Our plugin adds no option, so theirs are theirs, and their packages too."""
+    """Their tests pass: our plugin adds no option and hides none of their packages."""
     done = installed.run(theirs.folder, str(theirs.python), "-m", "pytest", "-q")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_their_own_tests_import_nothing_of_ours_but_the_entry(theirs: Repository) -> None:
-    """So they take no longer: neither NumPy nor a room of the suite is imported."""
+    """Their tests take no longer: neither NumPy nor a room of the suite is imported."""
     done = installed.run(theirs.folder, str(theirs.python), "-c", MODULES)
     assert done.returncode == 0, done.stdout + done.stderr
     modules = done.stderr.split()
@@ -162,7 +162,7 @@ def test_their_own_tests_import_nothing_of_ours_but_the_entry(theirs: Repository
 
 
 def test_check_judges_their_function(theirs: Repository) -> None:
-    """The right one passes, and the wrong one fails with its clause."""
+    """Their right function passes, and the wrong one fails with its clause."""
     right = theirs.run(
         "check", "kernels.py:attention", "--case", "causal-*-queries", "--conformance-json", "right.jsonl"
     )
@@ -184,13 +184,13 @@ def test_the_module_is_the_command(theirs: Repository) -> None:
 
 
 def test_pytest_with_their_folders_runs_theirs(theirs: Repository) -> None:
-    """``pytest conformance`` is about their folder where they have one."""
+    """``pytest conformance`` runs their folder if they have one."""
     done = installed.run(theirs.folder, str(theirs.python), "-m", "pytest", "-q", "conformance")
     assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 def test_pytest_elsewhere_runs_the_suite(theirs: Repository, tmp_path: Path) -> None:
-    """Where there is no such folder ``pytest conformance`` is ours, with its options."""
+    """Without such a folder ``pytest conformance`` is ours, with its options."""
     options = ["--impl", f"{theirs.folder / 'kernels.py'}:attention", "--case", "plain"]
     done = installed.run(tmp_path, str(theirs.python), "-m", "pytest", "-q", "conformance", *options)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -198,7 +198,7 @@ def test_pytest_elsewhere_runs_the_suite(theirs: Repository, tmp_path: Path) -> 
 
 
 def test_bench_report_and_compare(theirs: Repository) -> None:
-    """Times of their function, a report of it, and a comparison of two runs."""
+    """Their function can be timed and reported, and two runs compared."""
     given = ["kernels.py:attention", *SMALL, "--bench-seconds", "0.1", "--threads", "1", "--no-memory"]
     timed = theirs.run("bench", *given, "--benchmark-json", "out/bench.json")
     assert timed.returncode == 0, timed.stdout + timed.stderr
@@ -211,7 +211,7 @@ def test_bench_report_and_compare(theirs: Repository) -> None:
 
 
 def test_compare_revisions_runs_their_code_at_two_commits(theirs: Repository) -> None:
-    """A paired comparison of a revision with the working tree, in workers of our wheel."""
+    """A revision is compared with the working tree, in workers from our wheel."""
     given = ["--base", "HEAD", "--impl", "kernels.py:attention", *SMALL, "--pairs", "1", "--most-pairs", "1"]
     done = theirs.run("compare-revisions", *given, "--limit", "5", "--json", "out/paired.json")
     assert not done.stderr, done.stderr
@@ -230,14 +230,14 @@ def test_script_is_of_their_failure(theirs: Repository) -> None:
 
 
 def test_export_writes_vectors(theirs: Repository) -> None:
-    """A folder with an index."""
+    """The vectors are written into a folder."""
     done = theirs.run("export", "out/vectors", "--case", "plain", "--dtype", "float32")
     assert done.returncode == 0, done.stderr
     assert any((theirs.folder / "out/vectors").iterdir())
 
 
 def test_the_wheel_has_one_name_and_no_tests(theirs: Repository) -> None:
-    """Nothing of it lies beside ``attention_conformance``, and every document and table is in it."""
+    """The wheel has nothing outside ``attention_conformance``, no tests, and every document and table."""
     (built,) = theirs.python.parents[2].glob("*.whl")
     names = zipfile.ZipFile(built).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"attention_conformance"}
@@ -258,7 +258,7 @@ def test_the_wheel_has_one_name_and_no_tests(theirs: Repository) -> None:
 
 
 def test_the_package_is_not_written_to(theirs: Repository) -> None:
-    """A command that regenerates the suite's own documents refuses where it is installed."""
+    """A command that regenerates the suite's own documents refuses in an installed copy."""
     done = theirs.run("pages", "examples")
     assert done.returncode == UNUSABLE
     assert done.stderr.count("\n") == 1
@@ -266,7 +266,7 @@ def test_the_package_is_not_written_to(theirs: Repository) -> None:
 
 
 def test_uninstalling_leaves_nothing(theirs: Repository, tmp_path: Path, wheel_of: Callable[[], Path]) -> None:
-    """Neither a file nor a folder of ours."""
+    """Uninstalling leaves neither a file nor a folder of ours."""
     python = installed.environment(tmp_path / "environment")
     packages = next((tmp_path / "environment").glob("lib/python*/site-packages"))
     before = sorted(path.name for path in packages.iterdir())
@@ -278,5 +278,5 @@ def test_uninstalling_leaves_nothing(theirs: Repository, tmp_path: Path, wheel_o
 
 @pytest.fixture
 def wheel_of(theirs: Repository) -> Callable[[], Path]:
-    """Where the wheel is that ``theirs`` installed."""
+    """A function that returns the path of the wheel that ``theirs`` installed."""
     return lambda: next(theirs.python.parents[2].glob("*.whl"))

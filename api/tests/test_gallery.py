@@ -1,4 +1,4 @@
-"""The gallery: its manifest and adapters, what becomes of an entry, and the page.  Nothing is downloaded."""
+"""The gallery: its manifest and adapters, the outcomes of entries, and the page.  Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from attention_conformance.reports.tests.files import conformance_file, failed, 
 ENTRIES = adapters.entries()
 FOLDER = adapters.MANIFEST.parent
 
-#: What a distribution is imported as, where that is not its name.
+#: Module that a distribution is imported as, if it has another name.
 IMPORTED = {
     "apache-tvm": "tvm",
     "dm-haiku": "haiku",
@@ -42,7 +42,7 @@ IMPORTED = {
     "paddlepaddle": "paddle",
 }
 
-#: What an adapter may import beside its package: the standard library, and what arrays and models come in.
+#: Packages of arrays and models, which an adapter may import in addition to its own and the standard library.
 ARRAYS = {"numpy", "torch", "jax", "onnx"}
 
 RIGHT = """\
@@ -56,7 +56,7 @@ WRONG = RIGHT.replace("** 0.5", "** 0.4")
 RAISES = "def attention(q, k, v):\n    raise RuntimeError('no usable devices')\n"
 HANGS = "import time\ntime.sleep(600)\n"
 
-#: The cases that the entries of these tests are asked, which take a moment.
+#: Options of ``check`` for the entries of these tests: one case, which takes a moment.
 WORDS = ("--dtype=float32", "--case=plain")
 
 
@@ -74,17 +74,17 @@ def entry(folder: Path, source: str = RIGHT, name: str = "local") -> Entry:
 
 
 def here(_: Entry, __: Path) -> Path:
-    """An installer that has nothing to do."""
+    """An installer that does nothing and returns this interpreter."""
     return Path(sys.executable)
 
 
 def no_installer(_: Entry, __: Path) -> Path:
-    """An installer that must not be needed."""
+    """An installer that must not be called."""
     raise AssertionError("installed again")
 
 
 def stored(work: Path, one: Entry, status: Status = Status.JUDGED, seconds: float = 1.0) -> None:
-    """A record in a work folder."""
+    """Write a record into a work folder."""
     versions = {"Python": "3.11.7", "numpy": "2.4.6"} if status is Status.JUDGED else {}
     found = Record(name=one.name, status=status, requires=one.requires, adapter="", versions=versions, seconds=seconds)
     (work / f"{one.name}.json").write_bytes(msgspec.json.encode(found))
@@ -92,7 +92,7 @@ def stored(work: Path, one: Entry, status: Status = Status.JUDGED, seconds: floa
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_an_adapter_is_there(name: str) -> None:
-    """Its file, with the function of the manifest."""
+    """The adapter's file exists and has the function that the manifest names."""
     one = ENTRIES[name]
     tree = ast.parse((FOLDER / one.adapter).read_text(encoding="utf-8"))
     assert one.function.partition("@")[0] in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -100,7 +100,7 @@ def test_an_adapter_is_there(name: str) -> None:
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_an_adapter_imports_its_package_alone(name: str) -> None:
-    """Beside it the standard library and what its arrays are of, all of which the manifest installs."""
+    """An adapter imports only its package, the standard library and its arrays' packages; the manifest has them all."""
     one = ENTRIES[name]
     tree = ast.parse((FOLDER / one.adapter).read_text(encoding="utf-8"))
     found = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
@@ -114,7 +114,7 @@ def test_an_adapter_imports_its_package_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_every_option_has_documentation(name: str) -> None:
-    """An address of its own, or that of all; and no address is of an option that the adapter lacks."""
+    """Every option has an address or shares the common one, and no address is for an option that the adapter lacks."""
     one = ENTRIES[name]
     tree = ast.parse((FOLDER / one.adapter).read_text(encoding="utf-8"))
     wanted = one.function.partition("@")[0]
@@ -127,7 +127,7 @@ def test_every_option_has_documentation(name: str) -> None:
 
 
 def test_no_module_imports_an_adapter() -> None:
-    """They are run in environments of their own."""
+    """No module imports an adapter: adapters run in environments of their own."""
     rooms = Path(gallery.__file__).resolve().parents[1]
     for path in (
         path for room in ("api", "impls", "conformance", "bench", "reports") for path in rooms.glob(f"{room}/**/*.py")
@@ -146,7 +146,7 @@ def test_no_module_imports_an_adapter() -> None:
     ],
 )
 def test_a_manifest_that_cannot_be_used_is_refused(tmp_path: Path, line: str, by: str) -> None:
-    """A range of versions, a package that is not required, an unknown operator, an unknown key."""
+    """Ranges of versions, unrequired packages, unknown operators or keys, and repeated names are refused."""
     text = (
         '[[entry]]\nname = "local"\npackage = "numpy"\nrequires = ["numpy==2.4.6"]\nadapter = "local.py"\n'
         'function = "attention"\noperator = "sdpa"\ndocumentation = { "*" = "https://numpy.org" }\n'
@@ -163,13 +163,13 @@ def test_a_manifest_that_cannot_be_used_is_refused(tmp_path: Path, line: str, by
 
 
 def test_an_unknown_name_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the names that there are."""
+    """An unknown name is refused in one sentence, with the known names."""
     assert main(["gallery", "run", "other", "--work", str(tmp_path)]) == UNUSABLE
     assert "'other' is no entry of the gallery; there are " in capsys.readouterr().err
 
 
 def test_the_list_has_what_became_of_an_entry(tmp_path: Path) -> None:
-    """And an empty cell where nothing did."""
+    """The list has the status of an entry, and an empty cell for one that was not run."""
     one = entry(tmp_path)
     listed = gallery._list({"local": one}, tmp_path, tmp_path).splitlines()[-1].split()
     assert listed == ["local", "numpy==2.4.6", "sdpa"]
@@ -178,7 +178,7 @@ def test_the_list_has_what_became_of_an_entry(tmp_path: Path) -> None:
 
 
 def test_a_failed_install_is_a_row(tmp_path: Path) -> None:
-    """With the last line of the installer, and no error of the command."""
+    """A failed install is a row with the installer's last line, and no error of the command."""
     one, other = entry(tmp_path), entry(tmp_path, name="other")
 
     def fails(_: Entry, __: Path) -> Path:
@@ -194,7 +194,7 @@ def test_a_failed_install_is_a_row(tmp_path: Path) -> None:
 
 
 def test_a_program_that_is_missing_is_a_row(tmp_path: Path) -> None:
-    """Which one it is; nothing is installed for it."""
+    """A missing program is named, and nothing is installed for the entry."""
     one = msgspec.structs.replace(entry(tmp_path), needs=("no-such-compiler",))
     found = gallery.judge(one, tmp_path, tmp_path)
     assert found.status is Status.NOT_INSTALLED
@@ -202,7 +202,7 @@ def test_a_program_that_is_missing_is_a_row(tmp_path: Path) -> None:
 
 
 def test_the_cheap_ones_run_first(tmp_path: Path) -> None:
-    """By what each took before; of what was never run it is not known."""
+    """Entries run in the order of the time that they took before; entries that never ran come last."""
     some = [entry(tmp_path, name=name) for name in ("new", "dear", "cheap")]
     for one, seconds in zip(some[1:], (50.0, 5.0), strict=True):
         stored(tmp_path, one, seconds=seconds)
@@ -210,16 +210,16 @@ def test_the_cheap_ones_run_first(tmp_path: Path) -> None:
 
 
 def test_another_python_is_a_row(tmp_path: Path) -> None:
-    """A package that is not for this one is not tried."""
+    """A package that is not for this Python is not installed."""
     with pytest.raises(InstallError, match="needs Python <3"):
         gallery.install(msgspec.structs.replace(entry(tmp_path), python="<3"), tmp_path)
 
 
 @pytest.mark.slow(15)
 def test_the_last_line_of_pip_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of pip itself, in an environment that it makes, where there is no uv; nothing is asked of a registry.
+    """The last line of pip is kept, in an environment made by venv without uv; no registry is contacted.
 
-    The constraints of this process are not the entry's.
+    The constraints of this process do not apply to the entry.
     """
     constraints = tmp_path / "constraints.txt"
     constraints.write_text("numpy==2.4.6\n", encoding="utf-8")
@@ -234,7 +234,7 @@ def test_the_last_line_of_pip_is_kept(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow(10)
 def test_what_is_judged_is_not_run_again(tmp_path: Path) -> None:
-    """Until its requirements, its adapter or the options change; what was not judged is tried again."""
+    """A judged entry is not run again until its requirements, its adapter or the options change."""
     one = entry(tmp_path)
     first = gallery.judge(one, tmp_path, tmp_path, WORDS, installer=here)
     assert first.status is Status.JUDGED
@@ -249,7 +249,7 @@ def test_what_is_judged_is_not_run_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow(10)
 def test_a_wrong_result_is_red(tmp_path: Path) -> None:
-    """In the first table, and in its clause; the right one beside it is not."""
+    """A wrong result is marked in the first table and in its clause; the right one next to it is not."""
     some = {"right": entry(tmp_path, RIGHT, "right"), "wrong": entry(tmp_path, WRONG, "wrong")}
     for one in some.values():
         gallery.judge(one, tmp_path, tmp_path, WORDS, installer=here)
@@ -261,9 +261,9 @@ def test_a_wrong_result_is_red(tmp_path: Path) -> None:
 @pytest.mark.slow(10)
 @pytest.mark.parametrize("source", [RAISES, "raise RuntimeError('no usable devices')\n"], ids=["called", "imported"])
 def test_what_raises_at_everything_is_not_judged(tmp_path: Path, source: str) -> None:
-    """As where a library finds no device: what it says, without the machine's folders.
+    """A library that raises for everything, such as one without a device, is broken, with its text but no paths.
 
-    No failures, and no passed cases either, though an exception is right for an invalid input.
+    It has no failures and no passed cases, though an exception is right for an invalid input.
     """
     words = (*WORDS, "--case=invalid-lengths")
     found = gallery.judge(entry(tmp_path, source), tmp_path, tmp_path, words, installer=here)
@@ -274,13 +274,13 @@ def test_what_raises_at_everything_is_not_judged(tmp_path: Path, source: str) ->
 
 @pytest.mark.slow(1)
 def test_what_takes_too_long_is_cut_off(tmp_path: Path) -> None:
-    """And said so; the next run tries again."""
+    """An entry that takes too long is cut off, with the time in its message."""
     found = gallery.judge(entry(tmp_path, HANGS), tmp_path, tmp_path, WORDS, limit=1, installer=here)
     assert (found.status, found.message) == (Status.CUT_OFF, "after 1 s")
 
 
 def test_the_page_is_made_of_stored_results(tmp_path: Path) -> None:
-    """By the names of the manifest, with versions, and a failure counted by what it is."""
+    """The page has stored results by the names of the manifest, with versions, and failures counted by kind."""
     one = entry(tmp_path)
     stored(tmp_path, one)
     target = one.target
@@ -300,7 +300,7 @@ def test_the_page_is_made_of_stored_results(tmp_path: Path) -> None:
 
 @pytest.mark.slow(2)
 def test_the_whole_report_is_made_on_request(tmp_path: Path) -> None:
-    """The suite's own page; and the gallery's pages and badges always, by the names of the manifest."""
+    """The suite's report is made on request; badges and the gallery's pages always, with the manifest's names."""
     one = entry(tmp_path)
     stored(tmp_path, one)
     conformance_file(tmp_path / "local.jsonl", failed(one.target, "empty-row", "SDPA-15"))
@@ -311,7 +311,7 @@ def test_the_whole_report_is_made_on_request(tmp_path: Path) -> None:
 
 
 def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
-    """One sentence that names it."""
+    """A damaged record is refused in one sentence that names it."""
     (tmp_path / "local.json").write_text('{"name": "local"}', encoding="utf-8")
     with pytest.raises(InputError, match=r"local\.json"):
         gallery.page({"local": entry(tmp_path)}, tmp_path)
@@ -320,7 +320,7 @@ def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_weekly_job_runs_all_of_it() -> None:
-    """By commands that the command line takes; a row that is not judged does not end the job."""
+    """The job's commands are valid, and an entry that is not judged does not end it."""
     path = Path(gallery.__file__).resolve().parents[1] / ".github" / "workflows" / "gallery.yml"
     (job,) = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values()
     lines = [step.get("run", "") for step in job["steps"]]
@@ -332,7 +332,7 @@ def test_the_weekly_job_runs_all_of_it() -> None:
 @pytest.mark.slow(2)
 @pytest.mark.documents
 def test_the_page_is_that_of_today() -> None:
-    """Of the published results and today's clauses: ``attention-conformance gallery page``; and the README's row."""
+    """The pages and the parts of README and DIAGNOSIS.md are as ``attention-conformance gallery page`` makes them."""
     assert gallery.PAGE.read_text(encoding="utf-8") == gallery.page(ENTRIES, PUBLISHED)
     view = gallery._view(ENTRIES, PUBLISHED)
     assert (PUBLISHED / gallery.INDEX).read_text(encoding="utf-8") == html.page(view)
@@ -344,12 +344,12 @@ def test_the_page_is_that_of_today() -> None:
 
 
 def test_what_is_judged_of_the_diagnosis_is_so() -> None:
-    """Every cause that is said to be named is, in the published results, and everything that they say was judged."""
+    """Every cause that is said to be named is named in the published results, and all of their diagnoses are judged."""
     assert named.problems(gallery._view(ENTRIES, PUBLISHED)) == []
 
 
 def test_the_published_results_are_small() -> None:
-    """What is tracked of them, which has no path of the machine that they were made on."""
+    """The tracked results are small, and have no path of the machine that they were made on."""
     paths = list(PUBLISHED.rglob("*.zst"))
     kept = [compressed.read(path, 1 << 24).decode() for path in paths]
     assert not [text for text in kept if "site-packages" in text]
@@ -374,7 +374,7 @@ ISSUE = Upstream(
 
 @pytest.mark.parametrize("name", ISSUES)
 def test_an_upstream_issue_is_complete(name: str) -> None:
-    """A thread or none, what was searched, and its entry's script and claim, or the ledger's."""
+    """An issue has a thread or none, what was searched, and its entry's script and claim, or the ledger's."""
     one = ISSUES[name]
     assert one.upstream == "unreported" or one.upstream.startswith("https://")
     assert one.searched
@@ -388,7 +388,7 @@ def test_an_upstream_issue_is_complete(name: str) -> None:
 
 
 def test_the_published_upstream_issues_are_those_of_the_file() -> None:
-    """One text each, with the title and the script of the file, and an index of all."""
+    """Each issue has one text with the title and the script of the file, and the index has all."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in upstream.FOLDER.glob("*.md")}
     assert texts.pop("README") == upstream.index(ENTRIES)
     assert texts.keys() == ISSUES.keys()
@@ -399,7 +399,7 @@ def test_the_published_upstream_issues_are_those_of_the_file() -> None:
 
 
 def test_the_text_of_an_upstream_issue_has_what_came() -> None:
-    """By the interpreter that is given, with the versions that are named."""
+    """The text has the output of the given interpreter, and the named versions."""
     text = upstream.written("one", ISSUE, sys.executable, "numpy 2.4.6")
     assert "What comes:\n\n```\ngot 1\n" in text
     assert "Versions: numpy 2.4.6, Python" in text
@@ -414,6 +414,6 @@ def test_the_text_of_an_upstream_issue_has_what_came() -> None:
     ],
 )
 def test_an_upstream_issue_that_is_not_so_is_refused(changed: dict[str, str], why: str) -> None:
-    """A script that is right, a title that what came contradicts, and a script that fails before it shows anything."""
+    """An issue is refused if its script is right, contradicts the title, or fails before it shows anything."""
     with pytest.raises(InputError, match=why):
         upstream.written("one", msgspec.structs.replace(ISSUE, **changed), sys.executable, "numpy 2.4.6")

@@ -1,4 +1,4 @@
-"""What the wheel is made of, what mypy reads, and who imports whom: every package is listed, and no test is."""
+"""Packages: all but tests are in the wheel, mypy finds them, and no two sub-rooms import each other."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LINKS = ROOT / ".mypy" / PACKAGE
 
 
 def packages() -> set[str]:
-    """Every package of the rooms but those of tests, and the one at the top."""
+    """Every package of the rooms except those of tests, and the top one."""
     files = [path for room in ROOMS for path in (ROOT / room).rglob("__init__.py")]
     folders = [path.parent.relative_to(ROOT).parts for path in files]
     return {PACKAGE} | {".".join((PACKAGE, *parts)) for parts in folders if "tests" not in parts}
 
 
 def test_every_package_is_listed() -> None:
-    """A package that is not would be missing from the wheel, though not from a checkout."""
+    """Every package is listed: an unlisted one would be missing from the wheel, though not from a checkout."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         settings = tomllib.load(file)["tool"]["setuptools"]
     assert set(settings["packages"]) == packages()
@@ -32,13 +32,13 @@ def test_every_package_is_listed() -> None:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_every_folder_with_modules_is_a_package(room: str) -> None:
-    """Without an ``__init__.py`` it would be found in a checkout and left out of the wheel."""
+    """Every folder with modules has an ``__init__.py``, without which the wheel, unlike a checkout, would lack it."""
     folders = {path.parent for path in (ROOT / room).rglob("*.py")}
     assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
 
 
 def test_mypy_finds_everything() -> None:
-    """Mypy knows no package of several folders, so links put them into one."""
+    """Mypy does not support a package of several folders, so links put all of them into one."""
     wanted = {path.name for path in (ROOT / "api").iterdir() if path.name != "__pycache__"} | set(ROOMS)
     assert {path.name for path in LINKS.iterdir()} == wanted
     for link in LINKS.iterdir():
@@ -79,14 +79,14 @@ def circles(sources: Mapping[str, str]) -> set[tuple[str, str]]:
 
 @pytest.mark.slow(1)
 def test_no_two_sub_rooms_import_each_other() -> None:
-    """What two of them need is in a third, or in the room itself."""
+    """No two sub-rooms import each other: shared code is in a third, or in the room itself."""
     files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py") if "tests" not in path.parts]
     named = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
     assert circles({name: path.read_text(encoding="utf-8") for name, path in named.items()}) == set()
 
 
 def test_sub_rooms_that_import_each_other_are_found() -> None:
-    """One of them inside a function."""
+    """Sub-rooms that import each other are found, even if an import is inside a function."""
     sources = {
         "room.a.one": f"from {PACKAGE}.room.b import two",
         "room.b.two": f"def late():\n    from {PACKAGE}.room.a.one import name",

@@ -1,4 +1,4 @@
-"""``parametrize``: tests in somebody's own suite."""
+"""``parametrize``: tests in a user's own suite."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_attention(check):
 
 
 def run(folder: Path, diagonal: str) -> str:
-    """What pytest prints in a foreign folder with a kernel and a test file of its own."""
+    """The output of pytest in a foreign folder with a kernel and a test file of its own."""
     (folder / "kernels.py").write_text(KERNELS.format(diagonal=diagonal), encoding="utf-8")
     (folder / "test_kernels.py").write_text(TESTS, encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
@@ -50,7 +50,7 @@ def run(folder: Path, diagonal: str) -> str:
 
 
 def test_a_right_kernel_passes(tmp_path: Path) -> None:
-    """One test for each case and dtype that it takes; what it refuses is skipped with its reason."""
+    """A right kernel passes one test for each case and dtype; what it refuses is skipped with its reason."""
     printed = run(tmp_path, "0")
     assert "PASSED test_kernels.py::test_attention[float32-causal-square]" in printed
     assert "PASSED test_kernels.py::test_attention[float16-plain]" in printed
@@ -59,7 +59,7 @@ def test_a_right_kernel_passes(tmp_path: Path) -> None:
 
 
 def test_a_wrong_kernel_fails(tmp_path: Path) -> None:
-    """With the clause and the diagnosis, and no traceback of the suite."""
+    """A wrong kernel fails with the clause and the diagnosis, and without a traceback of the suite."""
     printed = run(tmp_path, "scores.shape[-1] - scores.shape[-2]")
     assert "FAILED test_kernels.py::test_attention[float32-causal-more-keys]" in printed
     assert "PASSED test_kernels.py::test_attention[float32-causal-square]" in printed
@@ -83,13 +83,13 @@ def test_what_does_not_fit_is_no_test() -> None:
 
 
 def test_a_misspelt_name_is_refused_at_once() -> None:
-    """When the tests are collected."""
+    """A misspelt name is refused when the tests are collected."""
     with pytest.raises(ImplementationError, match=r"^dtypes=float23: unknown"):
         parametrize(lambda q, k, v: v, dtypes=["float23"])
 
 
 def test_a_packed_function_in_another_signature_is_known() -> None:
-    """Its keywords are those of the operator, under whichever names, as ``check`` has it."""
+    """Keywords with other names are recognised as the operator's, as in ``check``."""
 
     def flash(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale=None, causal=False):  # type: ignore[no-untyped-def]
         """Nothing is called when tests are collected."""

@@ -1,4 +1,4 @@
-"""The plugin of every run: which arguments name the suite, and that nothing else loads it."""
+"""The plugin of every run: which arguments name the suite; nothing else loads it."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_name_counts_where_it_is_no_value(arguments: list[str], unknown: list[str], named: dict[int, str]) -> None:
-    """It stands for our folder, unless it may be the value of an option that somebody else's conftest adds."""
+    """A room's name means our folder, unless it may be the value of an option that another conftest adds."""
     assert suite_arguments(arguments, unknown, ROOT) == named
 
 
 def test_every_option_without_a_value_is_known() -> None:
-    """The plugin cannot ask for them, as it imports nothing of the suite."""
+    """FLAGS has all options without a value: the plugin cannot look them up, as it imports nothing of the suite."""
     flags = []
 
     def add(name: str, *, action: str = "store", **_: object) -> None:
@@ -57,20 +57,20 @@ def test_every_option_without_a_value_is_known() -> None:
 
 
 def test_a_folder_of_theirs_is_theirs(elsewhere: Path) -> None:
-    """``pytest bench`` runs their bench where they have one, and ours where they have none."""
+    """``pytest bench`` runs their bench if they have one, else ours."""
     (elsewhere / "bench").mkdir()
     assert suite_arguments(["bench", "conformance"], [], ROOT) == {1: "/suite/conformance"}
 
 
 def test_a_path_into_the_suite_names_it(elsewhere: Path) -> None:
-    """As the command ``check`` gives it."""
+    """A path into the suite names it, as the command ``check`` gives it."""
     (elsewhere / "conformance").mkdir()
     path = str(elsewhere / "conformance")
     assert suite_arguments([path], [], elsewhere) == {0: path}
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one sentence, with what to install."""
+    """A missing package is named in one sentence, with what to install."""
     monkeypatch.setitem(pytest_entry.NEEDS, "bench", ("pytest", "no_such_package"))
     assert pytest_entry.lacking("bench") == "bench needs no_such_package: pip install 'attention-conformance[bench]'"
     assert pytest_entry.lacking("conformance") == ""

@@ -17,7 +17,7 @@ from attention_conformance.cli import INTERRUPTED
 from attention_conformance.conformance.tests.interrupts import interruptible
 from attention_conformance.suite import Stage, run
 
-#: Judged for minutes, and wrong.
+#: A wrong kernel that takes minutes to judge.
 SLOW = """
 import time
 
@@ -33,7 +33,7 @@ def attention(q, k, v):
 def staged(
     monkeypatch: pytest.MonkeyPatch, statuses: dict[str, int], interrupted: str = ""
 ) -> list[tuple[str, Sequence[str]]]:
-    """The stages that a job runs, which write an empty result each; one of them may be interrupted."""
+    """The stages that a job runs: each writes an empty result, and one of them may be interrupted."""
     ran: list[tuple[str, Sequence[str]]] = []
 
     def stage(name: str, words: Sequence[str]) -> Stage:
@@ -48,7 +48,7 @@ def staged(
 
 
 def test_the_report_is_of_both_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Conformance, then the bench, then a report of what both wrote."""
+    """A job runs conformance, then the bench, then a report on what both wrote."""
     ran = staged(monkeypatch, {})
     text, status = run(["numpy-eager"], tmp_path, "quick", False)
     assert [name for name, _ in ran] == ["check", "bench", "report"]
@@ -61,7 +61,7 @@ def test_the_report_is_of_both_files(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_a_stage_that_fails_fails_the_job_at_its_end(
     failing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The other stages run all the same, and its exit status is told."""
+    """The other stages still run, and the failed stage's exit status is printed."""
     ran = staged(monkeypatch, {failing: 3})
     text, status = run([], tmp_path, "quick", False)
     assert len(ran) == 3
@@ -70,7 +70,7 @@ def test_a_stage_that_fails_fails_the_job_at_its_end(
 
 
 def test_an_interrupt_goes_on_to_the_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The bench is left out, and the report is of the results that there are."""
+    """After an interrupt the bench is left out, and the report has the results that exist."""
     ran = staged(monkeypatch, {"check": 2}, "check")
     text, status = run([], tmp_path, "quick", False)
     assert [name for name, _ in ran] == ["check", "report"]
@@ -79,7 +79,7 @@ def test_an_interrupt_goes_on_to_the_report(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_results_of_an_earlier_job_are_not_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A stage that writes nothing leaves nothing of the folder's last job behind."""
+    """Results of the folder's last job are removed, even if a stage writes nothing."""
     (tmp_path / "bench.json").write_text("{}", encoding="utf-8")
     ran: list[str] = []
 
@@ -93,7 +93,7 @@ def test_results_of_an_earlier_job_are_not_reported(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_bench_that_was_cut_off_is_begun_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its checkpoint goes with the files of that job: the bench refuses to write where there is one."""
+    """The last job's checkpoint is removed with its files: the bench refuses to write next to one."""
     checkpoint = tmp_path / "bench.json.checkpoint.jsonl"
     checkpoint.write_text("{}\n", encoding="utf-8")
     staged(monkeypatch, {})
@@ -114,7 +114,7 @@ def waited(until: Callable[[], bool], seconds: float = 120.0) -> bool:
 @pytest.mark.slow(15)
 @pytest.mark.skipif(sys.platform == "win32", reason="a terminal's interrupt is POSIX")
 def test_ctrl_c_leaves_a_report(tmp_path: Path) -> None:
-    """An interrupt of the whole group, as a terminal sends it, while a case is being judged."""
+    """An interrupt of the whole group, as from a terminal, leaves a report even while a case is being judged."""
     (tmp_path / "kernel.py").write_text(SLOW, encoding="utf-8")
     command = [sys.executable, "-m", "attention_conformance", "suite", "kernel.py:attention", "-o", "out"]
     results = tmp_path / "out" / "conformance.jsonl"

@@ -1,4 +1,4 @@
-"""Types: mypy, strict, of every module; as a test it runs beside the others."""
+"""Types: strict mypy on every module, as a test among the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow(60)  # without its cache
 
 
 def test_mypy_has_no_complaint() -> None:
-    """With the settings of pyproject.toml."""
+    """Mypy has no complaint with the settings of pyproject.toml."""
     pytest.importorskip("mypy")
     done = subprocess.run(
         [sys.executable, "-m", "mypy"], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False

@@ -1,18 +1,18 @@
 """Growth of time and memory with the length: exponents p of y ∝ S^p, with their intervals.
 
-A line through (log S, log y) by least squares; its slope is p.  Its 95 % interval is Student's, from the scatter of the
-points around the line, with n − 2 degrees of freedom: of three points it is wide, as it ought to be.
+A least-squares line through (log S, log y) has the slope p.  Its 95 % interval is Student's, from the scatter of the
+points around the line, with n − 2 degrees of freedom: it is wide for three points, as it should be.
 
-A call has a part that does not grow (dispatch, threads, buffers), which hides the growth at short lengths.  So a line
-begins where it holds: **the shortest length is dropped while its point lies more than 10 % above the line through the
-longer ones**, down to three points.  Overhead can only lift a short point, so one that lies below stays, as does noise
-of the long ones; a line that is no line shows in the interval.  Bytes under a mebibyte say nothing and are skipped.
+A call has a part that does not grow (dispatch, threads, buffers), which hides the growth at short lengths.  So
+**the shortest length is dropped while its point lies more than 10 % above the line through the longer ones**, down to
+three points.  Overhead can only lift a short point, so one that lies below stays, as does noise of the long ones;
+points that do not form a line give a wide interval.  Fewer bytes than a mebibyte show nothing and are skipped.
 
-Whether memory is quadratic, so whether a call holds an array of all B·H·S² scores, is decided here alone
-(``Memory.growth``), for the terminal and every report: by the exponent, by the bytes for each score, and where the
-exponent cannot tell by those that grow as S².
+Only ``Memory.growth`` decides whether memory is quadratic, so whether a call holds an array of all B·H·S² scores, for
+the terminal and every report: by the exponent, by the bytes for each score, and, where the exponent cannot tell, by the
+bytes that grow as S².
 
-Arithmetic alone, over records: the ``extra_info`` of a result file, its list of cells, and each median.
+The module does only arithmetic on records: the ``extra_info`` of a result file, its list of cells, and each median.
 """
 
 from __future__ import annotations
@@ -29,35 +29,36 @@ import numpy as np
 
 from attention_conformance.bench.analysis.statistics import student
 
-#: Lengths that a fit needs.
+#: Fewest lengths for a fit.
 LEAST_POINTS = 3
 
-#: Most distance of the shortest point above the line of the others.  In a sweep by doublings, y = a + b·S², that is
-#: reached when a is 12 to 14 % of the shortest point, which lowers the exponent by 0.03 (six points) to 0.07 (four).
-#: Medians scatter by 2 %, and what three of them say of a fourth by 4 %, so chance alone seldom drops a point.
+#: Factor by which the shortest point may lie above the line of the others.  In a sweep by doublings, y = a + b·S², it
+#: is reached when a is 12 to 14 % of the shortest point, which lowers the exponent by 0.03 (six points) to 0.07 (four).
+#: Medians scatter by 2 %, and a fourth predicted from three of them by 4 %, so chance seldom drops a point.
 LIFTED = 1.10
 
-#: Bytes below which memory is not fitted: four times what a resident set may be wrong by on two cores.
+#: Bytes below which memory is not fitted: four times the possible error of a resident set on two cores.
 LEAST_BYTES = 2**20
-#: What the points of a fit have in common.
+#: Fields that the points of a fit have in common.
 SERIES = ("implementation", "device", "dtype", "family")
 
-#: Halfway between an exponent of 1, which inputs and results have, and of 2, which the array of scores has.
+#: Halfway between the exponents of inputs and results (1) and of the array of scores (2).
 BETWEEN = 1.5
 
 #: Bytes for each of the B·H·S² scores below which there is no array of them: the smallest is a boolean mask.
 LEAST_PER_SCORE = 1.0
 
-#: Share of the bytes of the longest call that has to grow as S² where the exponent cannot tell, by the parabola through
-#: the three longest lengths, of which a constant and a linear part have none.  In a sweep by doublings a linear part
-#: reaches it if the middle one of the three is 19 % too low, or the longest 39 % too high.
+#: Share of the bytes of the longest call that must grow as S² where the exponent cannot tell: the square term of the
+#: parabola through the three longest lengths, to which constant and linear parts add nothing.  In a sweep by doublings
+#: a linear part reaches it if the middle one of the three is 19 % too low, or the longest 39 % too high.
 SQUARED = 0.75
 
-#: Scores of the longest call below which memory says nothing: an allocator may have such an array already (up to 32 MiB
-#: in glibc), and a kernel in blocks of 1024 rows and keys holds all scores of eight heads up to S = 1024, half as many.
+#: Scores of the longest call below which memory shows nothing: an allocator may have such an array already (up to
+#: 32 MiB in glibc), and a kernel in blocks of 1024 rows and keys holds all scores of eight heads up to S = 1024, half
+#: as many.
 PROOF = 2**24
 
-#: A family whose rows are not its keys: decode, and cross.
+#: A family whose query length is not its key length: decode, and cross.
 RECTANGULAR = re.compile(r"s(\d+|\*)k")
 
 
@@ -90,7 +91,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Fit(Line):
-    """The line of what was measured of an implementation; ``quantity`` is "seconds" or "bytes"."""
+    """The line of an implementation's measurements; ``quantity`` is "seconds" or "bytes"."""
 
     implementation: str = ""
     device: str = ""
@@ -101,7 +102,7 @@ class Fit(Line):
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of an implementation in one family: its growth, and what it is at the longest length."""
+    """Memory of an implementation in one family: its growth, and its bytes at the longest length."""
 
     implementation: str
     device: str
@@ -109,18 +110,18 @@ class Memory:
     family: str
     longest: int
     bytes: float
-    #: The number of scores at the longest length, NaN where S is not the length of both sides.
+    #: The number of scores at the longest length, NaN where query and key lengths differ.
     scores: float
-    #: None of less than LEAST_POINTS lengths with LEAST_BYTES.
+    #: None with fewer than LEAST_POINTS lengths above LEAST_BYTES.
     line: Line | None
-    #: Share of the bytes at the longest length that grow as S² (see SQUARED); NaN of less than three lengths.
+    #: Bytes at the longest length that grow as S² (see SQUARED); NaN with fewer than three lengths.
     squared: float = math.nan
 
     @property
     def growth(self) -> Growth:
-        """Too few scores say nothing, too few bytes a score that there is no array of them; else the exponent says.
+        """Growth: UNCLEAR with too few scores, LESS with too few bytes a score, else decided by the exponent.
 
-        If its interval cannot, as where a constant part grows into a quadratic one, the bytes that grow as S² do.
+        If its interval cannot tell, as where a quadratic part outgrows a constant one, the bytes growing as S² decide.
         """
         if self.scores < PROOF:
             return Growth.UNCLEAR
@@ -130,12 +131,12 @@ class Memory:
         return Growth.QUADRATIC if side is Growth.UNCLEAR and self.squared >= SQUARED * self.bytes else side
 
 
-#: What is fitted: how a record says it, and the least that counts.
+#: Quantities that are fitted: the field of a record, and the value that it must exceed.
 QUANTITIES = {"seconds": ("seconds", 0.0), "bytes": ("memory_bytes", LEAST_BYTES)}
 
 
 def line(points: Mapping[int, float]) -> Line | None:
-    """The line through y by S (all positive), None if there are less than LEAST_POINTS lengths."""
+    """The line through y by S (all positive), None for fewer than LEAST_POINTS lengths."""
     lengths = sorted(points)
     if len(lengths) < LEAST_POINTS:
         return None
@@ -152,7 +153,7 @@ def fits(records: Iterable[Mapping[str, Any]]) -> list[Fit]:
     """A fit of each quantity for each series of records that has enough lengths.
 
     A record has implementation, device, dtype, family and ``S``, the length that the family leaves open, ``seconds``
-    (the median) and ``memory_bytes``; what is None or missing is no point.
+    (the median) and ``memory_bytes``; a value that is None or missing gives no point.
     """
     return [
         Fit(**vars(fitted), **series, quantity=quantity)
@@ -163,12 +164,12 @@ def fits(records: Iterable[Mapping[str, Any]]) -> list[Fit]:
 
 
 def memories(records: Iterable[Mapping[str, Any]]) -> list[Memory]:
-    """One for each series of such records that has the bytes of two lengths; they have ``B`` and ``H`` too.
+    """The memory of each series of records that has the bytes of at least two lengths.
 
     Parameters
     ----------
     records
-        Records of cells: the series, ``S`` (tokens) and ``memory_bytes``.
+        Records of cells: the series, ``S`` (tokens), ``memory_bytes``, ``B`` and ``H``.
 
     Returns
     -------
@@ -191,7 +192,7 @@ def memories(records: Iterable[Mapping[str, Any]]) -> list[Memory]:
 def squared(points: Mapping[int, float]) -> float:
     """Part that grows as S² at the longest length: the square term of the parabola through the three longest ones.
 
-    NaN of less than three.
+    NaN for fewer than three.
     """
     if len(points) < 3:
         return math.nan
@@ -202,14 +203,14 @@ def squared(points: Mapping[int, float]) -> float:
 
 
 def scores(record: Mapping[str, Any]) -> float:
-    """The number of scores of a call, B·H·S², NaN where its rows are not its keys or that is not known."""
+    """The number of scores of a call, B·H·S², NaN where query and key lengths differ or a size is unknown."""
     if RECTANGULAR.search(record["family"]):
         return math.nan
     return float(record.get("B") or math.nan) * float(record.get("H") or math.nan) * record["S"] ** 2
 
 
 def sentences(fitted: Sequence[Fit], held: Sequence[Memory]) -> list[str]:
-    """Growth of time, by its exponents, and of memory, by Memory.growth: a sentence for each family, for a terminal."""
+    """Growth of time, by exponents, and of memory, by Memory.growth: sentences for a terminal, one for each family."""
     told: list[tuple[str, Fit | Memory, Growth, Line | None]] = [("memory", one, one.growth, one.line) for one in held]
     told += [("seconds", one, one.side, one) for one in fitted if one.quantity == "seconds"]
     groups: dict[tuple[str, ...], dict[Growth, list[str]]] = {}
@@ -224,7 +225,7 @@ def sentences(fitted: Sequence[Fit], held: Sequence[Memory]) -> list[str]:
 
 
 def _series(records: Iterable[Mapping[str, Any]]) -> list[tuple[dict[str, Any], list[Mapping[str, Any]]]]:
-    """The records of each series, and what they have in common."""
+    """The common fields and the records of each series."""
 
     def series(record: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(record[name] for name in SERIES)
@@ -241,6 +242,6 @@ def _regression(x: np.ndarray, y: np.ndarray) -> Any:
 
 
 def _lifted(x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether the first point lies above what the line through the others says."""
+    """Whether the first point lies too far above the line through the others."""
     others = _regression(x[1:], y[1:])
     return bool(y[0] - (others.intercept + others.slope * x[0]) > math.log(LIFTED))

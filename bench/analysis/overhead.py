@@ -1,4 +1,4 @@
-"""Overhead of the timing: a call timed by the protocol against the same call in a bare loop, in the same process."""
+"""Overhead of the timing: a call timed by the protocol compared with the same call in a bare loop, in one process."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PAIRS, SECONDS = 15, 0.02
 #: More calls than a batch can have.
 MANY = 10**6
 
-#: Seconds that all of it may take.
+#: Seconds that the whole measurement may take.
 TIMEOUT = 120.0
 
 
 def run(in_process: bool = False, pairs: int = PAIRS) -> dict[str, Any]:
-    """Overhead as ``measure`` gives it in a worker of its own, with one thread: no call waits for a second one."""
+    """Overhead that ``measure`` finds in a worker of its own, with one thread: no call waits for a second one."""
     processes = Processes(1, in_process)
     try:
         answer: dict[str, Any] = processes.call(IMPLEMENTATION, f"{__name__}:measure", pairs, timeout=TIMEOUT)
@@ -40,14 +40,14 @@ def run(in_process: bool = False, pairs: int = PAIRS) -> dict[str, Any]:
 
 
 def busy(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Nothing that is wanted: two matrix products."""
+    """Busy work: two matrix products."""
     return q @ k.swapaxes(-1, -2) @ v
 
 
 def measure(pairs: int = PAIRS) -> dict[str, Any]:
     """Seconds a call by the protocol and by a bare loop, in turn, and the ratio of both with its interval.
 
-    Runs in the worker.  Batches are taken by the same code as every cell's.
+    Runs in the worker.  The batches are run by the same code as every cell's.
     """
     key = IMPLEMENTATION.name
     sampler.open_cell(key, IMPLEMENTATION, WORKLOAD, "float32", "cpu")
@@ -68,7 +68,7 @@ def measure(pairs: int = PAIRS) -> dict[str, Any]:
 
 
 def _loop(key: str, count: int) -> float:
-    """Seconds a call of a loop that does nothing else, after one call as a batch has it."""
+    """Seconds a call of a loop that does nothing else, after one untimed call as in a batch."""
     run, inputs = sampler.bare(key)
     run(**inputs[0])
     started = time.perf_counter()

@@ -18,21 +18,21 @@ from statistics import median as middle
 
 import numpy as np
 
-#: Seconds of the calls of one cell: by process run, by batch, in order.
+#: Seconds of the calls of one cell, by process run and batch, in order.
 ProcessRuns = Sequence[Sequence[Sequence[float]]]
 
-#: Probability that an interval covers what it is of.
+#: Probability that an interval covers the true value.
 CONFIDENCE = 0.95
 
 #: Resamples of a bootstrap: the ends of a 95 % interval lie at the 25th value from each end, known to about 5 places.
 RESAMPLES = 1000
 
-#: Process runs from which on their scatter is used; the t quantile of two (12.7) would make every interval useless.
+#: Fewest process runs whose scatter is used; the t quantile of two (12.7) would make every interval useless.
 LEAST_PROCESS_RUNS = 3
 
 #: A ratio is a change if its interval lies beyond MARGIN and the ratio itself beyond LEAST: "interval above 1" alone
-#: calls what is the same slower in many comparisons, and so does a ratio alone.  How often a rule is wrong is
-#: measured: bench/PAIRED.md, and ``python -m studies two_runs`` for runs one after the other.
+#: calls equal code slower in many comparisons, and so does a ratio alone.  Error rates of these rules are measured:
+#: bench/PAIRED.md, and ``python -m studies two_runs`` for runs one after the other.
 LEAST = 1.05
 MARGIN = 1.02
 
@@ -64,7 +64,7 @@ def median(process_runs: ProcessRuns) -> Interval:
     """The median of all samples, with its interval.
 
     The interval spans two: a bootstrap over the medians of the batches, and, from three process runs on, Student's
-    interval of the mean of the process runs' log medians.  One batch alone gives its whole range.
+    interval of the mean of the process runs' log medians.  A single batch gives its whole range.
 
     Parameters
     ----------
@@ -95,12 +95,12 @@ def median(process_runs: ProcessRuns) -> Interval:
 
 
 def of_process_runs(medians: Sequence[float]) -> Interval:
-    """The interval that process runs alone give: Student's, of the mean of their log medians.
+    """The interval from process runs only: Student's, of the mean of their log medians.
 
     Parameters
     ----------
     medians
-        Seconds, one for each process run; LEAST_PROCESS_RUNS at least.
+        Seconds, one for each process run; at least LEAST_PROCESS_RUNS.
 
     Returns
     -------
@@ -113,7 +113,7 @@ def of_process_runs(medians: Sequence[float]) -> Interval:
 
 
 def ratio(base: Interval, new: Interval) -> Interval:
-    """The ratio new ÷ base of two medians that were measured apart: independent, so relative errors add in squares."""
+    """The ratio new ÷ base of two medians measured separately: independent, so relative errors add in squares."""
     up = math.hypot(math.log(new.high / new.value), math.log(base.value / base.low))
     down = math.hypot(math.log(new.value / new.low), math.log(base.high / base.value))
     value = new.value / base.value
@@ -121,7 +121,7 @@ def ratio(base: Interval, new: Interval) -> Interval:
 
 
 def paired(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> Interval:
-    """The ratio new ÷ base of batches that were measured in pairs, one after the other: the median of the pairs.
+    """The ratio new ÷ base of batches measured in pairs, one after the other: the median of the pairs.
 
     Parameters
     ----------
@@ -146,8 +146,8 @@ def paired(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> I
 def paired_process_runs(base: ProcessRuns, new: ProcessRuns) -> Interval:
     """The ratio new ÷ base of paired process runs, whose batches are pairs: the mean of their median log ratios.
 
-    From LEAST_PROCESS_RUNS pairs of process runs on, the interval is Student's and comes from their scatter alone,
-    which has that of their batches in it; of fewer the batches have to do.
+    From LEAST_PROCESS_RUNS pairs of process runs on, the interval is Student's and comes only from their scatter,
+    which includes the scatter of their batches; with fewer pairs it comes from the batches.
 
     Parameters
     ----------
@@ -174,16 +174,16 @@ def paired_process_runs(base: ProcessRuns, new: ProcessRuns) -> Interval:
 
 
 def judge(ratio: Interval, least: float = LEAST, margin: float = MARGIN) -> Verdict:
-    """The verdict on new ÷ base.  SAME needs an interval within ``least`` on both sides; what is neither is UNCLEAR.
+    """The verdict on new ÷ base.  SAME needs an interval within ``least`` on both sides; the rest is UNCLEAR.
 
     Parameters
     ----------
     ratio
         Seconds of the new ÷ seconds of the base, with its interval.
     least
-        The ratio from which on a difference matters, above 1.
+        The ratio from which a difference matters, above 1.
     margin
-        Factor that the whole interval has to be beyond, 1 or more.
+        Factor that the whole interval must be beyond, 1 or more.
 
     Returns
     -------
@@ -207,7 +207,7 @@ def _log_ratios(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]])
 
 @functools.cache
 def student(freedom: int) -> float:
-    """The quantile of Student's t for CONFIDENCE, with so many degrees of freedom."""
+    """The quantile of Student's t for CONFIDENCE, with that many degrees of freedom."""
     from scipy import stats  # takes half a second, and no worker needs it
 
     return float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
@@ -216,8 +216,8 @@ def student(freedom: int) -> float:
 def _bootstrap(values: np.ndarray) -> tuple[float, float]:
     """The percentile interval of the median.  Seeded: the same samples give the same interval.
 
-    To the last bit that of ``scipy.stats.bootstrap``, which adds a millisecond to each of the thousands of cells of a
-    comparison, and refuses a single value.
+    It equals that of ``scipy.stats.bootstrap`` to the last bit; scipy's takes a millisecond more for each of the
+    thousands of cells of a comparison, and refuses a single value.
     """
     picked = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
     medians = np.median(values[picked], axis=1)

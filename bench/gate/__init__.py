@@ -1,1 +1,1 @@
-"""Gate: one verdict on a kernel that nobody wrote by hand: accepted, rejected, or cannot tell."""
+"""Gate: one verdict on a kernel that was not written by hand: accepted, rejected, or cannot tell."""

@@ -31,7 +31,7 @@ from attention_conformance.impls.option_types import above, count, refuse_unwrit
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 from attention_conformance.impls.select import plug_in
 
-#: Seconds that a problem's file may take to say what it asks.
+#: Seconds that a problem's file may take to describe its problem.
 PROBLEM_SECONDS = 120.0
 
 
@@ -60,7 +60,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(json: str | None, **asked: Any) -> tuple[str, int]:
-    """Decide; the text and the exit status.  Raises InputError for what cannot be used."""
+    """Decide; the text and the exit status.  Raises InputError for unusable input."""
     refuse_unwritable("--json", json)
     verdict = decided(**asked)
     if json:
@@ -81,7 +81,7 @@ def decided(
     budget: float,
     json: None = None,
 ) -> Verdict:
-    """The verdict on what the options ask, by their names.  Raises InputError for what cannot be used."""
+    """The verdict for the options, given by name.  Raises InputError for unusable input."""
     keywords = tuple(filter(None, (require or "").split(",")))
     unknown = sorted(set(keywords) - set(SDPA.keywords))
     if unknown:
@@ -109,7 +109,7 @@ def decided(
 
 
 def problem_of(file: str) -> Problem:
-    """The problem of a file, read by a process of its own.  Raises InputError for one that cannot be used."""
+    """The problem of a file, read by a process of its own.  Raises InputError for an unusable file."""
     path = Path(file).resolve()
     if not path.is_file():
         raise InputError(f"--task {file}: no such file")
@@ -131,7 +131,7 @@ MADE_OF_TASK = f"{modules.__name__}:described"
 
 
 def implementation(candidate: str, problem: Problem | None) -> Implementation:
-    """The record of a candidate.  Raises InputError for a class without a problem, whose sizes nobody says."""
+    """The record of a candidate.  Raises InputError for a class without a problem, whose sizes are unknown."""
     given, _, framework = candidate.partition("@")
     if not is_class(given):
         return plug_in(candidate)
@@ -149,7 +149,7 @@ def implementation(candidate: str, problem: Problem | None) -> Implementation:
 
 
 def is_class(candidate: str) -> bool:
-    """Whether ``path.py:Name`` names a class, by the text of the file, which is not run for it."""
+    """Whether ``path.py:Name`` names a class, by the text of the file, which is not run."""
     place, _, name = candidate.rpartition(":")
     try:
         tree = ast.parse(Path(place).read_text(encoding="utf-8"))
@@ -159,7 +159,7 @@ def is_class(candidate: str) -> bool:
 
 
 def read_shape(given: str) -> Shape:
-    """The sizes that a text like 2,4,4,64,64,32 names.  Raises InputError for any other."""
+    """The sizes in a text like 2,4,4,64,64,32.  Raises InputError for any other text."""
     try:
         sizes = [int(part) for part in given.split(",")]
     except ValueError:

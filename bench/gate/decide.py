@@ -1,4 +1,4 @@
-"""Decision of the gate: what is asked of a candidate, in which order, and what its answers amount to."""
+"""Decision of the gate: the problems a candidate gets, their order, and the verdict on its answers."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from attention_conformance.impls.select import with_attributes
 
 WORKER = "attention_conformance.bench.gate.worker"
 
-#: Seconds that a call may take at least; reasons after which no more is asked; calls that are timed.
+#: Least time limit of a call in seconds; number of reasons after which the gate stops; calls that are timed.
 CALL_SECONDS, ENOUGH, CALLS = 30.0, 3, 12
 
-#: One call in so many is looked at for calls of libraries, where the task does not ask for own work.
+#: One call in that many is checked for calls of libraries, where the task does not require own work.
 COUNTED = 6
 
-#: Calls that are timed of a size that is judged by rows; how often clocks that disagree are asked again.
+#: Calls that are timed of a size that is judged by rows; how often a timing is repeated when clocks disagree.
 LARGE_CALLS, REPEATS = 6, 2
 
-#: Numbers of a problem that are sent to the worker and computed with in a second, at least.
+#: Least rate, in numbers per second, at which a problem is sent to the worker and computed.
 NUMBERS_PER_SECOND = 1e7
 
 #: The size that is timed where the task names none.
@@ -57,7 +57,7 @@ class _Over(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """The task of a candidate; without ``require`` what its signature promises, without shapes every size."""
+    """The task of a candidate; without ``require`` its signature's keywords are required, without shapes every size."""
 
     require: tuple[str, ...] = ()
     shapes: tuple[Shape, ...] = ()
@@ -66,7 +66,7 @@ class Task:
     device: str = "cpu"
     own_work: bool = False
     named: bool = False
-    #: A problem's file, and how its inputs are understood.
+    #: A problem's file, and the meaning of its inputs.
     problem: str = ""
     #: Keywords that every call of the problem has.
     always: Mapping[str, bool] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Task:
 
 @dataclass
 class Gate:
-    """One candidate before the gate."""
+    """One candidate at the gate."""
 
     candidate: Implementation
     task: Task
@@ -87,9 +87,9 @@ class Gate:
     asked: int = 0
     right: int = 0
     network: str = ""
-    #: A first call that alone was wrong, by a known cause.
+    #: The reason for a candidate with only a wrong first call, by a known cause.
     unstable: Reason | None = None
-    #: Large problems, and the seconds of their judgement.
+    #: Number of large problems, and the seconds spent judging them.
     _by_rows: int = 0
     _judging: float = 0.0
     _answers: dict[bytes, str] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Gate:
         self._drawn = np.random.default_rng([self.seed, 11])
 
     def run(self) -> Verdict:
-        """The verdict.  Never raises for what the candidate does."""
+        """The verdict.  Nothing that the candidate does makes it raise."""
         started = time.monotonic()
         self._until = started + self.budget
         decision: Decision
@@ -156,7 +156,7 @@ class Gate:
                     )
         try:
             self.network = str(self._call("network"))
-        except (Crashed, TimedOut) as error:  # no candidate is there
+        except (Crashed, TimedOut) as error:  # the candidate is not loaded yet
             raise _Over(f"no process could be started: {error}") from error
         for dtype in self.task.dtypes:
             for shape in self.task.shapes or (DEFAULT,):
@@ -183,14 +183,14 @@ class Gate:
             self.notes[f"{sizes} judged by {text}: {self._judging:.1f} s for {self._by_rows} problems"] = None
 
     def _borrowed(self) -> bool:
-        """Whether work is a library's where own work is asked for, which is a reason."""
+        """Whether the work is a library's although the task requires own work, which is a reason."""
         borrowed = self.task.own_work and bool(self.library)
         if borrowed and not any(each.kind == "library" for each in self.reasons):
             self._because("library", f"the task asks for own work, and it calls {', '.join(self.library)}")
         return borrowed
 
     def _counts_library_calls(self) -> bool:
-        """Whether the next call is looked at for calls of libraries: where own work is asked for each is."""
+        """Whether the next call is checked for calls of libraries: each is where the task requires own work."""
         return self.task.own_work or bool(self._drawn.random() < 1 / COUNTED)
 
     def _problems(self, dtype: str) -> list[Case]:
@@ -198,7 +198,7 @@ class Gate:
         return problems.problems(task.require, task.shapes, dtype, self.seed, task.always)
 
     def _describe(self) -> bool:
-        """Import the candidate, and see that it has what the task requires."""
+        """Import the candidate, and check that it has what the task requires."""
         try:
             found = self._call("describe")
             changed = with_attributes(
@@ -222,7 +222,7 @@ class Gate:
         return not self.reasons
 
     def _ask(self, one: Case, dtype: str, in_place: bool) -> Reply | None:
-        """One problem: the reply, if it is right."""
+        """Run one problem: the reply, if it is right."""
         target = Target(self.candidate, self.task.device, dtype)
         asked = request(one, dtype, self.task.device)
         self.asked += 1
@@ -256,7 +256,7 @@ class Gate:
                 return None
             unstable = "unstable: " if isinstance(found, Unstable) else ""
             self._because(kind, f"{unstable}{found.text}", one, found.clause)
-            if reply.changed and result.failure is not Failure.STATE:  # of a precision the numbers are wrong by it
+            if reply.changed and result.failure is not Failure.STATE:  # a changed precision makes the numbers wrong
                 self._because(Failure.STATE.value, "; ".join(reply.changed), one)
         if len(self.reasons) > before:
             return None
@@ -265,12 +265,12 @@ class Gate:
         return reply
 
     def _repeated(self, error: Invalid, one: Case, target: Target, asked: Request) -> Invalid:
-        """The finding of a wrong answer, and of how many equal calls it is true."""
+        """The finding on a wrong answer, with the number of equal calls that show it."""
 
         def again() -> Reply | None:
             try:
                 reply: Reply = self._call("ask", asked, False, self._counts_library_calls())
-            except Exception:  # the budget, or the process: nothing more is known
+            except Exception:  # the budget is spent, or the process failed: nothing more is known
                 return None
             self._noticed(reply.side_effects, one)
             return replace(reply, side_effects=())
@@ -285,7 +285,7 @@ class Gate:
         return repeated(error, again, right, cause)
 
     def _judge(self, reply: Reply, one: Case, blank: Result) -> Result:
-        """The judge's result: of all of it, or of a large one by rows, which is forgotten then."""
+        """The judge's result: of the whole reply, or of some rows if it is large; a large case's data are dropped."""
         if not rows.large(one.shape):
             return judge(reply, one, blank, every_profile=False)
         started = time.monotonic()
@@ -297,7 +297,7 @@ class Gate:
 
     def _noticed(self, effects: Sequence[str], one: Case) -> None:
         for effect in effects:
-            if effect.endswith(BUILT_INSIDE):  # a remark elsewhere: here the next inputs could be known by it
+            if effect.endswith(BUILT_INSIDE):  # a remark elsewhere; here it could reveal the next inputs
                 self._because("changed state", effect.removesuffix(BUILT_INSIDE), one)
             if not effect.startswith(NOTED):
                 continue
@@ -326,7 +326,7 @@ class Gate:
         return f"it returned a copy of {same[0]}" if same else ""
 
     def _time(self, shape: Shape, dtype: str) -> None:
-        """Time calls, each judged.  Clocks that disagree are asked again, as a busy machine can make a job wait."""
+        """Time calls, each judged.  Timing is repeated if clocks disagree, as a busy machine can make a job wait."""
         before, clean = self._overheads[shape, dtype], self._new_pool()
         try:
             for attempt in range(REPEATS + 1):
@@ -362,9 +362,9 @@ class Gate:
     def _round(
         self, shape: Shape, dtype: str, attempt: int, clean: Pool | None
     ) -> tuple[list[float], list[float], list[Job], list[Spent]] | None:
-        """Seconds of calls by the worker's clock and by ours, their jobs, and what jobs took that call nothing.
+        """Seconds of calls by the worker's clock and by ours, their jobs, and times of jobs that call nothing.
 
-        Those are done by a clean process in turns with the calls, where there is one.  None where an answer is wrong.
+        A clean process, where there is one, does the latter in turns with the calls.  None where an answer is wrong.
         """
         seconds, whole, jobs, meanwhile = [], [], [], []
         count = (LARGE_CALLS if rows.large(shape) else CALLS) + 2
@@ -373,7 +373,7 @@ class Gate:
             reply = self._ask(one, dtype, number % 2 == 0)
             if reply is None:
                 return None
-            if number >= 2:  # the first ones are there to warm up
+            if number >= 2:  # the first two are warm-up
                 spent = self._spent()
                 seconds.append(reply.run_seconds)
                 whole.append(spent.waited)
@@ -384,16 +384,16 @@ class Gate:
         return seconds, whole, jobs, meanwhile[2:]
 
     def _overhead(self, shape: Shape, dtype: str) -> list[Spent]:
-        """Seconds of a job that only takes the inputs, before the candidate is there and could make it longer."""
+        """Seconds of a job that only takes the inputs, before the candidate is loaded and could make it longer."""
         first = request(problems.timed(shape, dtype, self.seed, 0, self.task.always), dtype, self.task.device)
         return [self._echoed(self._pool, first) for _ in range(2 if rows.large(shape) else 5)]
 
     def _echoed(self, pool: Pool, asked: Request) -> Spent:
         try:
             if pool.pid(self.candidate) == 0:
-                self._call("network", pool=pool)  # starts the process, which is no part of the job
+                self._call("network", pool=pool)  # starts the process, which is not part of the job
             self._call("echo", asked, pool=pool)
-        except (Crashed, TimedOut) as error:  # no candidate is there
+        except (Crashed, TimedOut) as error:  # the candidate is not loaded yet
             raise _Over(f"a job that calls nothing was not done: {error}") from error
         return self._spent(pool)
 
@@ -419,7 +419,7 @@ class Gate:
         return spent
 
     def _new_pool(self) -> Pool:
-        """A pool whose processes are between the walls before they have the candidate."""
+        """A pool whose processes set up the walls before they load the candidate."""
         return Pool(
             memory=limits.default(),
             environment={**hidden.hidden_environment(), **threads.environment(threads.usable_cores())},
@@ -427,12 +427,12 @@ class Gate:
         )
 
     def _call(self, function: str, *arguments: Any, pool: Pool | None = None) -> Any:
-        """A job of the worker, or of a function that has its module."""
+        """Run a job of the worker, or a function given as module:name."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise _Over
         numbers = sum(a.size for each in arguments if isinstance(each, Request) for a in each.arrays.values())
-        # Some compile in a call, on a busy machine for a minute: what the budget has is theirs.
+        # Some candidates compile in a call, for a minute on a busy machine: they may use what the budget has left.
         seconds = min(left, max(CALL_SECONDS, left / 2) + numbers / NUMBERS_PER_SECOND)
         name = function if ":" in function else f"{WORKER}:{function}"
         try:

@@ -1,7 +1,7 @@
-"""Hidden names of the suite in a gate's worker: what a candidate cannot import, nor tell that it is judged by.
+"""Hidden names of the suite in a gate's worker: a candidate can neither import them nor see that it is judged.
 
-Whoever branches on "am I judged" looks for a name of the judge: in ``sys.modules``, the arguments, the environment, the
-search path.  So once everything that the worker needs is loaded its modules are there for the worker alone.
+Code that branches on "am I judged" looks for a name of the judge: in ``sys.modules``, the arguments, the environment,
+the search path.  So once everything that the worker needs is loaded, only the worker can reach its modules.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from attention_conformance.bench.gate.noticed import callers, frame_of, notice
 
 PACKAGE = "attention_conformance"
 
-#: Modules of the suite that a worker of the gate needs once the candidate is there; no other one can be imported.
+#: Modules of the suite that a worker of the gate needs once the candidate is loaded; no others can be imported.
 _STAYS = ("impls", "bench")
 
-#: Modules of the suite that are loaded, by name, for its own code.
+#: Loaded modules of the suite by name, for its own code.
 _HIDDEN: dict[str, ModuleType] = {}
 
 #: The module that reads jobs, whose classes are found in modules that are hidden.
 _WIRE = f"_{PACKAGE}_wire"
 
-#: Variables of the parent's environment that the worker has; the others are emptied, and removed.
+#: Variables of the parent's environment that the worker keeps; the others are emptied, and removed.
 KEPT_VARIABLES = re.compile(
     r"PATH|HOME|USER|LANG|LC_\w+|TZ|TMPDIR|TEMP|TMP|LD_LIBRARY_PATH|DYLD_\w+|VIRTUAL_ENV|SYSTEMROOT|\w*NUM_THREADS|"
     r"\w*MAXIMUM_THREADS|NPROC|MALLOC_\w+|CUDA_\w+|NVIDIA_\w+|HIP_\w+|ROCR?_\w+|OMP_\w+|KMP_\w+|MKL_\w+|OPENBLAS_\w+|"
@@ -45,7 +45,7 @@ KEPT_VARIABLES = re.compile(
 def hidden_environment() -> dict[str, str]:
     """Environment for the worker, made in the parent: variables without a value, and where torch compiles."""
     hidden = {name: "" for name in os.environ if not KEPT_VARIABLES.fullmatch(name)}
-    return hidden | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # else it starts Pythons, which no wall is around
+    return hidden | {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # else it starts Pythons outside the walls
 
 
 def clear_environment() -> None:
@@ -75,18 +75,18 @@ class _Kept(importlib.abc.Loader):
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing is executed again; the module is as it was."""
+        """Execute nothing again; the module is unchanged."""
         module.__spec__ = self._was
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Refuses the suite's modules to all but its own code, and says when one of some libraries is imported."""
+    """Refuses the suite's modules to all but its own code, and reports the import of certain libraries."""
 
     def __init__(self, names: Collection[str], imported: Callable[[str, ModuleType], None]) -> None:
         self._names, self._imported = names, imported
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        """None, but for modules that are told of; ImportError for the suite's."""
+        """None, except for modules whose import is reported; ImportError for the suite's."""
         if _ours(fullname):
             if fullname in _HIDDEN and _by_the_suite():
                 return importlib.machinery.ModuleSpec(fullname, _Kept(_HIDDEN[fullname]))
@@ -106,7 +106,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-_Finder.__module__ = _Kept.__module__ = importlib.machinery.__name__  # which a look at sys.meta_path shows
+_Finder.__module__ = _Kept.__module__ = importlib.machinery.__name__  # shown by a look at sys.meta_path
 
 
 def _ours(name: str) -> bool:
@@ -114,7 +114,7 @@ def _ours(name: str) -> bool:
 
 
 def _by_the_suite() -> bool:
-    """Whether the code that imports is the suite's: its global names are those of a module that is hidden."""
+    """Whether the importing code is the suite's: its globals are those of a hidden module."""
     for each in callers(frame_of(1)):
         names = each.f_globals
         if each.f_code.co_filename == __file__ or str(names.get("__name__")).startswith("importlib"):
@@ -125,12 +125,12 @@ def _by_the_suite() -> bool:
 
 
 def close_imports(names: Collection[str], imported: Callable[[str, ModuleType], None]) -> None:
-    """Forbid all further imports of the suite: its reference is not there, and no name tells of it.
+    """Forbid all further imports of the suite: its reference is gone, and no name reveals it.
 
     Parameters
     ----------
     names, imported
-        Modules of libraries, and what is called with each once it is imported.
+        Modules of libraries, and the function that is called with each once it is imported.
     """
     for name in [name for name in sys.modules if name.startswith(f"{PACKAGE}.")]:
         if name.split(".")[1] not in _STAYS:
@@ -152,7 +152,7 @@ def close_imports(names: Collection[str], imported: Callable[[str, ModuleType], 
 
 
 def hide() -> None:
-    """Take the names of the suite's modules away again, which its own imports have put there."""
+    """Remove the names of the suite's modules that its own imports have added again."""
     for name in _HIDDEN:
         if name != "__main__":
             sys.modules.pop(name, None)
@@ -167,13 +167,13 @@ def _names_it(text: object) -> bool:
     return PACKAGE in str(text).lower().replace("-", "_")
 
 
-# What it says of the suite.
+# The suite's name in a candidate.
 
 
 def places_of_name(text: str) -> str:
-    """Places of the suite's name in strings of a candidate's code, as what it does there may be for the judge alone.
+    """First place of the suite's name in strings of a candidate's code, where it may act for the judge only.
 
-    Docstrings, and what is done when the file is run as a program, are not looked at.
+    Docstrings, and code that runs only when the file is a program, are skipped.
     """
     tree = ast.parse(text)
     passed: set[ast.AST] = set()

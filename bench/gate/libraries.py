@@ -1,8 +1,8 @@
 """Own work: calls of libraries' own attention in a gate's worker, counted however they are reached.
 
-Functions of Python are wrapped where they are defined, private places included, and wherever their package has them.
+Python functions are wrapped where they are defined, private places included, and wherever their package has them.
 Torch's operators are seen below Python by its own profiler, on all threads.  A candidate can tell whether that profiler
-runs, if only by the time that an operator takes; so where own work is asked for it runs in every call, timed ones
+runs, if only by the time that an operator takes; so where the task requires own work it runs in every call, timed ones
 included, and elsewhere, where calls are only reported, in calls that the seed draws.
 """
 
@@ -37,7 +37,7 @@ LIBRARY: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("InferenceSession.__init__", "InferenceSession.run"),
 }  # fmt: skip
 
-#: The same of torch, which its compiler would trace where it is wrapped; so only where own work is asked for.
+#: The same for torch, whose compiler would trace the wrappers; so only where the task requires own work.
 TORCH: dict[str, tuple[str, ...]] = {
     "torch.nn.modules.activation": ("MultiheadAttention.forward",),
     "torch.nn.functional": ("multi_head_attention_forward",),
@@ -50,7 +50,7 @@ OPERATORS = re.compile(
     r"efficient_attention|native_multi_head_attention|transformer_encoder_layer|flex_attention|cudnn_attention)\w*"
 )
 
-#: What tells whether torch's profiler runs, and what ends it; where they are reached.
+#: Functions that say whether torch's profiler runs, functions that switch it, and the modules that have them.
 STATE = ("_profiler_enabled", "_profiler_type")
 SWITCHES = (
     "_enable_profiler", "_disable_profiler", "_enable_profiler_legacy", "_disable_profiler_legacy", "_prepare_profiler",
@@ -58,7 +58,7 @@ SWITCHES = (
 )  # fmt: skip
 PROFILERS = ("torch._C._autograd", "torch.autograd", "torch.autograd.profiler", "torch.profiler.profiler")
 
-#: Functions that count, so that none is wrapped twice, and what is known of torch.
+#: Wrapped functions, so that none is wrapped twice; and torch, once it is imported.
 _WRAPPED: set[Callable[..., Any]] = set()
 _TORCH: list[ModuleType] = []
 
@@ -69,7 +69,7 @@ class Counting:
     Parameters
     ----------
     callers
-        Tells whose code asks for the state of a profiler.
+        Finds whose code asks for the state of a profiler.
     own_work
         Torch's functions are wrapped, too.
     """
@@ -77,11 +77,11 @@ class Counting:
     def __init__(self, callers: Callers, own_work: bool) -> None:
         self._callers = callers
         self._places = {**LIBRARY, **(TORCH if own_work else {})}
-        #: Modules that are told of when they are imported.
+        #: Modules whose import is reported.
         self.names = frozenset((*self._places, "torch"))
 
     def imported(self, name: str, module: ModuleType) -> None:
-        """Wrap what a module has; of what torch imported by itself, too."""
+        """Wrap what a module has, and for torch also the modules that it imported itself."""
         if name == "torch":
             _TORCH[:] = [module]
             self._guard()
@@ -91,7 +91,7 @@ class Counting:
             self._wrap(name, module)
 
     def begin(self) -> None:
-        """Wrap what is there."""
+        """Wrap what is imported already."""
         for name in ("torch", *self._places):
             if name in sys.modules:
                 self.imported(name, sys.modules[name])
@@ -109,7 +109,7 @@ class Counting:
                 _spread(name.partition(".")[0], function, wrapped)
 
     def _guard(self) -> None:
-        """Notice who asks whether torch's profiler runs, or switches it."""
+        """Notice a candidate that asks whether torch's profiler runs, or switches it."""
         for place in PROFILERS:
             for names, asks in ((STATE, self._callers.direct), (SWITCHES, self._callers.anywhere)):
                 for name in names:
@@ -155,7 +155,7 @@ def _spread(package: str, function: Callable[..., Any], wrapped: Callable[..., A
 
 
 def _all_threads(torch: Any) -> Any:
-    """The profiler's settings; an older torch profiles the calling thread, and those of its own that work for it."""
+    """The profiler's settings; an older torch profiles the calling thread, and its own threads that work for it."""
     settings = torch._C._profiler._ExperimentalConfig
     try:
         return settings(profile_all_threads=True)
@@ -169,9 +169,9 @@ def count_torch(run: Callable[[], Any]) -> Any:
     if torch is None:
         return run()
     with torch.autograd.profiler.profile(use_kineto=True, experimental_config=_all_threads(torch)) as seen:
-        torch.autograd.profiler._set_is_profiler_enabled(False)  # a variable, whose reading nobody sees
+        torch.autograd.profiler._set_is_profiler_enabled(False)  # a variable, which can be read unseen
         returned = run()
-        torch.empty(0)  # is seen, where what ran has left the profiler as it was
+        torch.empty(0)  # is seen unless ``run`` changed the profiler
     names = [each.name() for each in seen.kineto_results.events()]
     if "aten::empty" not in names:
         notice("patched", "it turned torch's profiler off")

@@ -1,11 +1,11 @@
-"""Modules of KernelBench's form: a problem's file that says what is asked, and a candidate, a ``torch.nn.Module``.
+"""Modules of KernelBench's form: a problem's file, and a candidate, a ``torch.nn.Module``.
 
 A problem's file has a class ``Model``, ``get_inputs()`` and ``get_init_inputs()`` (ScalingIntelligence/KernelBench,
-level 1, problem 97).  Of its inputs the shapes and the dtype are taken, from tensors that hold no numbers; which of
-them are q, k and v, in which order of axes, and whether it is causal is found by its own ``Model``: its answer has to
-be attention of them.
+level 1, problem 97).  The gate takes only the shapes and the dtype of its inputs, from tensors that hold no numbers.
+Which of them are q, k and v, in which order of axes, and whether it is causal is found by trying its own ``Model``,
+whose answer must be attention of them.
 
-``described`` runs in a worker process that no candidate was in.
+``described`` runs in a worker process that never had a candidate.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import numpy as np
 from attention_conformance.impls.contract import Implementation, ImplementationError
 from attention_conformance.impls.loading import load
 
-#: The module that knows torch's side, and what makes a candidate's function of its record.
+#: The module for torch's side, and the function that makes a candidate's function from its record.
 KERNELBENCH = "attention_conformance.impls.torch.kernelbench"
 MADE = f"{KERNELBENCH}:made"
 
-#: Length of the sequences on which a problem's Model is tried, and its batch.
+#: Length of the sequences on which a problem's Model is tried, and the batch size.
 TRIED, BATCH = 5, 2
 
-#: Axes of an input in the order (B, H, S, D): of q, k and v with heads outside or inside, and without heads.
+#: Axes of an input in the order (B, H, S, D), for q, k and v with heads outside or inside, and without heads.
 AXES = {"BHSD": (0, 1, 2, 3), "BSHD": (0, 2, 1, 3), "BSD": (0, None, 1, 2)}
 
-#: Keywords that every call of a problem may have, and what it is called in words.
+#: Keywords that every call of a problem has, by the name of its form.
 FORMS: dict[str, Mapping[str, Any]] = {"": {}, "causal": {"is_causal": True}}
 
 
@@ -47,20 +47,20 @@ class Problem:
     #: (B, Hq, Hkv, Sq, Sk, D, Dv).
     sizes: tuple[int, ...]
     dtype: str
-    #: What the class is made with, as JSON.
+    #: Arguments that the class is made with, as JSON.
     init: str
     #: A key of FORMS.
     form: str = ""
 
     @property
     def text(self) -> str:
-        """Text on how its inputs are understood."""
+        """Meaning of its inputs, as text."""
         names = ", ".join("qkv"[self.order.index(i)] for i in range(3))
         return f"forward({names}), each {self.axes}{', ' * bool(self.form)}{self.form}"
 
 
 def source(problem: Problem, file: str, name: str, folder: str) -> str:
-    """The text of which ``made`` makes the function of a candidate."""
+    """The text from which ``made`` makes the function of a candidate."""
     asked = {"init": problem.init, "order": problem.order, "axes": problem.axes, "problem": problem.file}
     asked["form"] = problem.form
     return json.dumps({"file": file, "name": name, "folder": folder, **asked})
@@ -79,7 +79,7 @@ def file_of(implementation: Implementation) -> str:
 
 
 def described(file: str) -> Problem:
-    """The problem of a file.  Raises ImplementationError, with one sentence, for what is no plain attention."""
+    """The problem of a file.  Raises ImplementationError, with one sentence, if it is not plain attention."""
     module, init, shapes, dtypes = load(f"{KERNELBENCH}:problem")(file)
     if len(shapes) != 3 or len(set(dtypes)) > 1 or {len(each) for each in shapes} not in ({3}, {4}):
         raise ImplementationError(
@@ -110,7 +110,7 @@ def _understood(
             continue
         sizes = [_sizes(shapes[i], axes) for i in order]
         equal = sizes[0][2] == sizes[1][2]
-        # Some are written for their own length, and causal ones of other lengths may be aligned at the other end.
+        # Some models work only at their own length, and causal ones may be aligned at the other end for unequal ones.
         for whole in (False, True) if equal else (True,):
             arrays = [
                 rng.standard_normal((BATCH, h, s if whole else TRIED, d)).astype(np.float32) for _, h, s, d in sizes

@@ -1,4 +1,4 @@
-"""Notices of the gate's worker: what a candidate was seen doing, how often it called libraries, and who called."""
+"""Notices of the gate's worker: acts of a candidate, its calls of libraries, and whose code made a call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
-#: What was noticed, "kind: text" each, in order; ``take_events`` takes them.
+#: Notices, "kind: text" each, in order; ``take_events`` takes them.
 _NOTICED: dict[str, None] = {}
 
 #: Calls of libraries' own attention by name.
@@ -33,18 +33,18 @@ def count(name: str) -> None:
 
 
 def take_events() -> tuple[str, ...]:
-    """Events since this was last called, and how often libraries were called."""
+    """Events and numbers of library calls since the last call of this function."""
     found = (*_NOTICED, *(f"library: {name} {number}" for name, number in _COUNTS.items()))
     _NOTICED.clear()
     _COUNTS.clear()
     return found
 
 
-#: Modules that ask for frames and functions in the name of whoever called them, and functions of others that do.
+#: Modules that ask for frames and functions on behalf of their callers, and functions of other modules that do.
 _THROUGH = (ctypes.__file__, inspect.__file__, traceback.__file__)
 _FRAME_OF = {logging.__file__: ("currentframe", "<lambda>")}
 
-#: Modules through which the lines of a file are asked for.
+#: Modules through which code asks for the lines of a file.
 _LINES = (linecache.__file__, inspect.__file__, traceback.__file__, tokenize.__file__)
 
 
@@ -56,9 +56,9 @@ def callers(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 class Callers:
-    """Whose code a frame runs: the candidate's own, or a library's or the suite's.
+    """Owner of the code that a frame runs: the candidate, or a library or the suite.
 
-    Code that a candidate makes of a text has a name in brackets and is that of whoever runs it.
+    Code that a candidate compiles from a text has a name in brackets and belongs to its caller.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Callers:
         self.foreign = foreign
 
     def direct(self, frame: FrameType) -> bool:
-        """Whether foreign code asks itself, or a module of Python's that asks in its name."""
+        """Whether foreign code asks, itself or through a module of Python's that asks on its behalf."""
         for each in callers(frame):
             code = each.f_code
             if code.co_filename in _THROUGH or code.co_name in _FRAME_OF.get(code.co_filename, ()):
@@ -94,7 +94,7 @@ class Callers:
         return False
 
     def traced(self, frame: FrameType) -> bool:
-        """The same of the frame of a traceback, which libraries that format one ask for."""
+        """The same for the frame of a traceback, which libraries that format one ask for."""
         for each in callers(frame):
             code = each.f_code
             if code.co_filename == inspect.__file__ or code.co_filename.startswith("<"):
@@ -109,7 +109,7 @@ class Callers:
         return any(self.foreign(each.f_code.co_filename) for each in callers(frame))
 
     def shown(self, frame: FrameType) -> bool:
-        """Whether a library asks for the lines of a file, as those that compile do for their messages."""
+        """Whether a library asks for the lines of a file, as compilers do for their messages."""
         asking = None
         for each in callers(frame):
             file = each.f_code.co_filename
@@ -120,5 +120,5 @@ class Callers:
         return False
 
 
-#: Used after foreign code was loaded, and bound before.
+#: Bound before foreign code is loaded, as it is used after.
 frame_of = sys._getframe

@@ -1,4 +1,4 @@
-"""Problems of the gate: cases at the task's sizes, with numbers from a seed that nobody foresees."""
+"""Problems of the gate: cases at the task's sizes, with numbers from an unpredictable seed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from attention_conformance.conformance.cases.fit import fit
 from attention_conformance.conformance.cases.store import CaseStore
 from attention_conformance.impls.envelope import Envelope, Shape, Sizes
 
-#: Scores (B, Hq, Sq, Sk) of a problem above which the suite's own cases are not asked at a task's sizes.
-MOST_SCORES = 1 << 20
+#: Scores (B, Hq, Sq, Sk) of a task's size above which the suite's own cases are left out.
+MOST_SCORES = 1 << 17
 
-#: Problems of a design at the edges of tiles that are asked where the task names no sizes.
+#: Problems of a design at the edges of tiles that are run where the task names no sizes.
 EDGES = 24
 
 #: No keyword.
@@ -30,7 +30,7 @@ KEPT = 1 << 26
 
 
 def uniform(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers in [0, 1), as KernelBench's own inputs are: there every answer is near the mean of v."""
+    """Numbers in [0, 1), like KernelBench's own inputs: every answer is near the mean of v."""
     shapes = ((s.b, s.hq, s.sq, s.d), (s.b, s.hkv, s.sk, s.d), (s.b, s.hkv, s.sk, s.dv))
     q, k, v = (rng.random(shape) for shape in shapes)
     return q, k, v
@@ -69,7 +69,7 @@ def problems(
     Parameters
     ----------
     required
-        Keywords: a problem needs no other one.
+        Keywords: a problem needs no others.
     shapes
         Shapes of the task; none for every size.
     always
@@ -89,13 +89,13 @@ def problems(
 
 
 def timed(shape: Shape, dtype: str, seed: int, number: int, always: Mapping[str, Any] = NONE) -> Case:
-    """A problem that is timed, with the keywords that every problem has."""
+    """A problem to be timed, with the keywords that every problem has."""
     data = ("normal", "pointing", "uniform")[number % 3]
     return _case(f"timed-{number}-{data}", seed, shape, _at(DATA[data], shape, dtype), dtype, **always)
 
 
 def _at(data: Data, shape: Shape, dtype: str) -> Data:
-    """The data of a size: of a large one batch by batch."""
+    """The data of a size, made batch by batch if it is large."""
     return rows.by_batch(data, dtype) if rows.large(shape) else data
 
 
@@ -140,7 +140,7 @@ def _fresh(
 
 
 def _varied(name: str, seed: int) -> Data:
-    """The same numbers each time but for one of q, k and v: what is remembered by the others is wrong."""
+    """The same numbers each time except in one of q, k and v: an answer cached by the others is wrong."""
 
     def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         first, other = normal(1.0)(np.random.default_rng(seed), s), normal(1.0)(rng, s)
@@ -151,13 +151,13 @@ def _varied(name: str, seed: int) -> Data:
 
 
 def _suite(required: Collection[str], shapes: Sequence[Shape], dtype: str, seed: int) -> Iterator[Case]:
-    """The suite's cases with other numbers, of those whose inputs are valid and finite: a task's inputs are."""
+    """The suite's cases with other numbers; only those with valid and finite inputs, as a task's are."""
     able = (c for c in all_cases().values() if c.keywords <= set(required) and not c.after and not c.invalid)
     known = [c for c in able if dtype in c.dtypes and _finite(c, dtype)]
     if not shapes:
         yield from (_with_suffix(c, f"@{seed:x}") for c in known)
     for shape in shapes:
-        if shape.b * shape.hq * shape.sq * shape.sk <= MOST_SCORES // 8:
+        if shape.b * shape.hq * shape.sq * shape.sk <= MOST_SCORES:
             fitted = (fit(c, envelope_of(shape)) for c in known)
             yield from (_with_suffix(c, f"@{seed:x}") for c in fitted if not c.unfit)
 

@@ -2,11 +2,11 @@
 
 Three ways together leave no row unseen:
 
-- Of every problem a block of batches and heads is judged, by its first and last row and random rows; the blocks of
+- A block of batches and heads of every problem is judged, by its first and last row and random rows; the blocks of
   BLOCKS problems have every head.
 - Rows of the whole answer that look odd are judged: one that is not finite, one that is all zero, the largest and the
   smallest.
-- In some problems queries repeat: few are different, each is in many places that the seed draws, and all heads have the
+- In some problems queries repeat: a few different ones, each in many places that the seed draws, and all heads have the
   same keys and values.  There a few rows of the reference judge every row of the answer.
 """
 
@@ -29,17 +29,17 @@ from attention_conformance.conformance.spec.inputs import Inputs
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.envelope import Shape
 
-#: Scores (B, Hq, Sq, Sk) of a problem up to which all of it is judged.
+#: Scores (B, Hq, Sq, Sk) up to which a problem is judged whole.
 WHOLE = 1 << 25
 
-#: Operations that the reference of a problem's block and its bound may take, about a second, and rows of it at least;
-#: each score takes a row of k, one of v, and so many beside.
+#: Operations that the reference and the bound of a problem's block may take, about a second; least rows of a block;
+#: operations of a score in addition to those of a row of k and one of v.
 WORK, FEWEST, BESIDE = 1 << 27, 4, 64
 
-#: Problems whose blocks have every head together.
+#: Number of problems whose blocks together have every head.
 BLOCKS = 8
 
-#: Queries that are different where they repeat.
+#: Number of different queries where they repeat.
 DIFFERENT = 8
 
 
@@ -49,13 +49,13 @@ def large(s: Shape) -> bool:
 
 
 def bytes_of(s: Shape, dtype: str) -> int:
-    """Memory that a problem takes here and in the worker, about: its arrays, their copies on the way and those kept."""
+    """Approximate memory of a problem here and in the worker: arrays, their copies on the way, and those kept."""
     size = s.b * (s.hq * s.sq * (s.d + s.dv) + s.hkv * s.sk * (s.d + s.dv))
     return 8 * size * np.dtype(NUMPY_DTYPES[dtype]).itemsize
 
 
 def by_batch(data: Data, dtype: str) -> Data:
-    """The same data made batch by batch, so that not all of it is there in float64."""
+    """The same data made batch by batch, so that it is never all in float64 at once."""
 
     def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         one, target = replace(s, b=1), NUMPY_DTYPES[dtype]
@@ -67,7 +67,7 @@ def by_batch(data: Data, dtype: str) -> Data:
 
 
 def repeated(data: Data, seed: int) -> Data:
-    """Few different queries, each in places that the seed draws, and the same keys and values in all heads."""
+    """A few different queries, each in places that the seed draws, and the same keys and values in all heads."""
 
     def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         q, k, v = data(rng, replace(s, b=1, hq=1, hkv=1, sq=DIFFERENT))
@@ -78,7 +78,7 @@ def repeated(data: Data, seed: int) -> Data:
 
 
 def places(s: Shape, seed: int) -> np.ndarray:
-    """(B, Hq, Sq): which of the different queries is where; each is somewhere."""
+    """(B, Hq, Sq): the index of the query in each place; every query occurs."""
     drawn = np.random.default_rng([seed, 7]).integers(0, DIFFERENT, (s.b, s.hq, s.sq), dtype=np.uint8)
     count = min(DIFFERENT, drawn.size)
     drawn.reshape(-1)[:count] = np.arange(count)
@@ -95,12 +95,12 @@ class Block:
 
     @property
     def text(self) -> str:
-        """Place of the row, in words."""
+        """Place of the block, in words."""
         return f"batches {_runs(self.batches)}, key heads {_runs(self.heads)}, {len(self.rows)} rows"
 
 
 def block(s: Shape, seed: int, number: int) -> Block:
-    """The block of a problem by its number; those of BLOCKS numbers after each other have every head of every batch."""
+    """The block of a problem by its number; BLOCKS blocks in a row have every head of every batch."""
     order = np.random.default_rng([seed, 3])
     cut = min(s.b, BLOCKS)
     while BLOCKS % cut:
@@ -118,14 +118,14 @@ def block(s: Shape, seed: int, number: int) -> Block:
 
 
 def judge_rows(reply: Reply, case: Case, blank: Result, seed: int, number: int) -> Result:
-    """The result that a reply to a large problem amounts to.
+    """The result of a reply to a large problem.
 
     Parameters
     ----------
     case
         A case, whose name begins with ``repeated`` where its data are.
     seed, number
-        They draw the block.
+        Seed and number of the problem, which draw the block.
     """
     if reply.status != "returned":
         return judge(reply, case, blank, every_profile=False)
@@ -167,7 +167,7 @@ def _of_block(reply: Reply, inputs: Inputs, s: Shape, part: Block, blank: Result
 
 
 def _folded(reply: Reply, inputs: Inputs, s: Shape, seed: int, blank: Result, folded: Any) -> Result:
-    """Every row of the answer at once: the extremes of the rows whose queries are equal, element by element."""
+    """Judge every row of the answer at once, by the elementwise extremes of the rows whose queries are equal."""
     at, output = places(s, seed), reply.results["output"].reshape(-1, s.dv)
     count = min(DIFFERENT, at.size)
     rows = np.stack([folded(output[at.ravel() == each], axis=0) for each in range(count)])[None, None]
@@ -190,7 +190,7 @@ def _runs(numbers: tuple[int, ...]) -> str:
 
 
 def cost(s: Shape, seed: int, repeats: bool = True) -> str:
-    """Sentence on what is judged of each problem of a size."""
+    """Sentence on the part that is judged of each problem of a size."""
     one = block(s, seed, 0)
     pairs = len(one.batches) * len(one.heads) * (s.hq // s.hkv)
     return (

@@ -26,17 +26,17 @@ class Asked(msgspec.Struct, frozen=True):
 
     operator: str
     require: list[str]
-    #: (B, Hq, Hkv, Sq, Sk, D, Dv) each; none where every size is.
+    #: (B, Hq, Hkv, Sq, Sk, D, Dv) each; none for every size.
     shapes: list[list[int]]
     dtypes: list[str]
     device: str
     own_work: bool
-    #: The problem's file of KernelBench's form, and how its inputs are understood; "" without one.
+    #: The problem's file of KernelBench's form, and the meaning of its inputs; "" without one.
     problem: str = ""
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """Seconds of calls on inputs that were new each time, each checked."""
+    """Seconds of calls, each on new inputs and checked."""
 
     shape: list[int]
     dtype: str
@@ -51,23 +51,23 @@ class Timed(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, tag_field="kind", tag="gate verdict"):
-    """The file."""
+    """The verdict, as the file has it."""
 
     verdict: Decision
     candidate: str
     task: Asked
-    #: Every input is drawn from it: the same seed asks the same questions.
+    #: Seed that every input is drawn from: the same seed gives the same problems.
     seed: int
     reasons: list[Reason]
-    #: Problems that were asked, and that were right.
+    #: Numbers of problems that were run, and of right answers.
     asked: int
     right: int
-    #: Calls of libraries' own attention that were seen, by name; the counts are of the calls that were looked at.
+    #: Calls of libraries' own attention by name, counted in the calls that were checked for them.
     library_calls: dict[str, int]
-    #: What does not decide: what the function says of itself and is not believed, programs that it started.
+    #: Notes that do not decide: the function's own claims, which are not believed, and programs that it started.
     notes: list[str]
     timing: list[Timed]
-    #: How the worker is kept from the network.
+    #: Mechanism that keeps the worker from the network.
     network: str
     seconds: float
     budget_seconds: float
@@ -75,7 +75,7 @@ class Verdict(msgspec.Struct, frozen=True, tag_field="kind", tag="gate verdict")
 
 
 def text(verdict: Verdict) -> str:
-    """The verdict as the terminal has it: the decision first, then why."""
+    """The verdict as the terminal shows it: the decision first, then the reasons."""
     lines = [f"{verdict.verdict}: {verdict.candidate}"]
     lines += [f"  task {verdict.task.problem}"] * bool(verdict.task.problem)
     lines += [f"  {each.kind}: {each.text}" for each in verdict.reasons]

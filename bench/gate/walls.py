@@ -1,7 +1,7 @@
-"""Walls of a gate's worker: what a candidate cannot reach in its process, and what it is seen doing there.
+"""Walls of a gate's worker: they keep a candidate from parts of its process, and notice what it does there.
 
-They are set up before the candidate is loaded.  All of them are in the candidate's own process, so code that means to
-can get round them (bench/GATE.md says how); what decides about values and times is the parent's.
+They are set up before the candidate is loaded.  All of them are in the candidate's own process, so determined code can
+get round them (bench/GATE.md says how); the parent decides about values and times.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy.testing
 from attention_conformance.bench.gate import hidden
 from attention_conformance.bench.gate.noticed import Callers, callers, count, frame_of, notice
 
-#: Modules whose functions must stay what they are, and classes likewise.
+#: Modules whose functions must not change, and classes whose functions must not.
 WATCHED = (
     "builtins",
     "time",
@@ -52,7 +52,7 @@ WATCHED = (
 )
 WATCHED_CLASSES = (("torch", "Tensor"), ("torch.cuda", "Event"), ("torch.cuda", "Stream"))
 
-_IMPORTED = (builtins, gc, math, pickle, random, threading, numpy.testing)  # so that they are there to be watched
+_IMPORTED = (builtins, gc, math, pickle, random, threading, numpy.testing)  # so that they can be watched
 
 
 # The network.
@@ -61,7 +61,7 @@ _IMPORTED = (builtins, gc, math, pickle, random, threading, numpy.testing)  # so
 def no_network() -> str:
     """Put this thread, and those that it starts, into a network namespace of their own where the system permits.
 
-    Returns what keeps the candidate from the network.
+    Returns the mechanism that keeps the candidate from the network.
     """
     try:
         isolated = sys.platform.startswith("linux") and ctypes.CDLL(None).unshare(0x40000000) == 0  # CLONE_NEWNET
@@ -83,10 +83,10 @@ _LOOKS = {
     "sys.setprofile": "it traces the process",
 }
 
-#: Attributes whose reading is audited and that lead to a frame.
+#: Attributes that lead to a frame and whose reading is audited.
 _FRAMES = ("tb_frame", "gi_frame", "cr_frame", "ag_frame")
 
-#: Functions of Python's own library in C that lead to its frames, objects, threads and modules.
+#: Functions of Python's C library that lead to its frames, objects, threads and modules.
 _INTERPRETER = re.compile(
     r"_?Py(Eval_Get|Frame|Thread|Interpreter|GC_|Object_GC|Import_GetModule|Sys_|Unstable_|Gen_|TraceBack)\w*"
 )
@@ -95,7 +95,7 @@ _PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.f
 _KILLS = ("os.kill", "os.killpg", "signal.pthread_kill")
 _LISTED = ("os.listdir", "os.scandir")
 
-#: What torch's compiler starts a Python for: whether this processor can load a library that was built for it.
+#: The file for which torch's compiler starts a Python: it tests whether this processor can load a library built for it.
 PROBES = os.path.join("torch", "_inductor", "cpu_vec_isa.py")
 
 _inside = threading.local()
@@ -107,7 +107,7 @@ def watch(by: Callers, own: str, problem: str = "") -> None:
     Parameters
     ----------
     by
-        Tells whose code a frame runs.
+        Finds whose code a frame runs.
     own, problem
         The candidate's file, and its task's.
     """
@@ -150,7 +150,7 @@ def watch(by: Callers, own: str, problem: str = "") -> None:
             raise PermissionError("the gate is not to be signalled")
 
     def _of_a_process(real: str, frame: FrameType) -> None:
-        """Refuse what the system tells of other processes, and what it tells of this one that names its judge."""
+        """Refuse the system's files on other processes, and those on this one that name its judge."""
         found = PROCESS_FILE.fullmatch(real)
         if found is None:
             return
@@ -212,31 +212,31 @@ def watch(by: Callers, own: str, problem: str = "") -> None:
 
 
 def _real(path: Any) -> str:
-    """The path without links and dots; of a folder that is open, too."""
+    """The path without links and dots, also that of an open folder."""
     name = f"/proc/self/fd/{path}" if isinstance(path, int) else os.fsdecode(path)
     return os.path.realpath(name)
 
 
 def _writes(mode: Any, flags: Any) -> bool:
-    """Whether a file is opened to be written."""
+    """Whether a file is opened for writing."""
     return (isinstance(mode, str) and any(each in mode for each in "wax+")) or bool(
         isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
     )
 
 
-#: What the system tells of a process, that of a thread as its process's, and files that are imported.
+#: The system's files on a process, or on a thread of it; and files that are imported.
 PROCESS_FILE = re.compile(r"/proc/(?P<number>\d+)(/task/\d+)?(/(?P<what>.*))?")
 LIBRARY_FILE = re.compile(r"\.(pyc?|so|pth)$")
 
-#: Names that may be files of the suite, so that others cost nothing.
+#: Names that may be files of the suite; others are passed quickly.
 PACKAGE_FILE = re.compile(r"\.pyc?$|\.toml$|\.json$")
 
 
-# What must stay as it is.
+# What must not change.
 
 
 class Integrity:
-    """The functions of the watched modules and of the suite as they were when this was made, and what torch has."""
+    """The functions of the watched modules and of the suite as this object found them, and torch's registrations."""
 
     def __init__(self) -> None:
         self._was: list[tuple[Any, str, str, Any, CodeType | None]] = []
@@ -260,7 +260,7 @@ class Integrity:
                 self._was.append((vars(holder), name, attribute, value, code))
 
     def broken(self) -> list[str]:
-        """Changes that it made: functions that are others now, methods that hide others, registrations."""
+        """Changes by the candidate: replaced functions, methods that hide others, registrations."""
         replaced = [
             f"it replaced {name}.{attribute}"
             for held, name, attribute, value, code in self._was
@@ -283,7 +283,7 @@ def _of_dynamo(value: Any, was: Any) -> bool:
     return value.__code__.co_filename == compile_.__file__ and all(each is was for each in held if callable(each))
 
 
-#: Torch's lists of hooks on all modules, and the keys of operators' kernels that are the machine's own.
+#: Torch's lists of hooks on all modules, and the keys of operators' built-in kernels.
 _HOOKS = re.compile(r"_global_\w*hooks")
 _KERNELS = re.compile(r"aten/\S+/(CPU|CUDA|CompositeImplicitAutograd|AutogradCPU|AutogradCUDA)")
 
@@ -301,7 +301,7 @@ def _hooks() -> frozenset[str]:
 
 
 def _registered(kernels: frozenset[str] | None, hooks: frozenset[str]) -> list[str]:
-    """Registrations with torch beside these, in words; where only the candidate has torch, no kernels."""
+    """Registrations with torch in addition to these, in words; no kernels where only the candidate has torch."""
     new = frozenset() if kernels is None else (_kernels() or frozenset()) - kernels
     found = [f"it replaced the kernel {key}" for key in sorted(new) if _KERNELS.fullmatch(key)]
     return found + [f"it put a hook on all modules, {each.removeprefix('_global_')}" for each in _hooks() - hooks]

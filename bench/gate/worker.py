@@ -1,4 +1,4 @@
-"""Worker of the gate: the jobs that its process does, with its clocks and walls in place before the candidate is."""
+"""Worker of the gate: the jobs of its process, with clocks and walls in place before the candidate is loaded."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from attention_conformance.impls.process import state
 from attention_conformance.impls.process.clocks import perf_counter
 from attention_conformance.impls.process.state import Setting
 
-#: The prefix of what the gate's worker says among the side effects of a reply.
+#: The prefix of the worker's own notes among the side effects of a reply.
 NOTED = "gate "
 
-#: Settings of the process that a candidate may not change while it is loaded; its random numbers it may draw then.
+#: Settings of the process that a candidate must not change while it is loaded; it may draw random numbers then.
 KEPT = ("error state of NumPy", "working directory")
 
-#: What is said of an answer that another thread, or the next call, wrote to.
+#: Message on an answer that another thread, or the next call, wrote to.
 LATE = "an answer changed after it was returned"
 
-#: Seconds that threads which a call left are waited for, so that what they write later is seen.
+#: Seconds to wait for threads that a call left running, so that their late writes are seen.
 LATE_SECONDS = 0.1
 
 _threads = threading.enumerate
@@ -44,14 +44,14 @@ class _State:
     prepare = ""
     integrity: walls.Integrity | None = None
     arrays: Any = None
-    #: Settings of the process and of the framework that no import may change, and what they were.
+    #: Settings of the process and of the framework that no import may change, and their values.
     settings: tuple[tuple[Setting, Any], ...] = ()
     seconds = 0.0
     counted = False
     in_place = False
-    #: Input arrays by shape, whose memory the next call's numbers are put into.
+    #: Input arrays by name, shape and dtype, whose memory the next call's numbers are put into.
     places: dict[Any, Any] = {}  # noqa: RUF012  (there is one state)
-    #: What the last call returned, and what was in it.
+    #: The last call's result, and a copy of its values.
     last: tuple[Any, tuple[np.ndarray, ...]] | None = None
 
 
@@ -61,7 +61,7 @@ def enter(implementation: Implementation, own_work: bool = False) -> None:
     _State.arrays.devices()
     _State.prepare = implementation.prepare
     importlib.import_module(implementation.prepare.partition(":")[0])
-    for each in ("network", "echo", "describe", "ask", "prepare"):  # the jobs, while their names are there
+    for each in ("network", "echo", "describe", "ask", "prepare"):  # the jobs, while their names can still be imported
         load(f"{__name__}:{each}")
     if implementation.target == modules.MADE:
         load(modules.MADE)
@@ -84,7 +84,7 @@ def enter(implementation: Implementation, own_work: bool = False) -> None:
 
 
 def enter_own_work(implementation: Implementation) -> None:
-    """The same where the task asks for own work."""
+    """The same where the task requires own work."""
     enter(implementation, own_work=True)
 
 
@@ -100,11 +100,11 @@ def network(implementation: Implementation) -> str:
 
 
 def echo(implementation: Implementation, request: Request) -> Reply:
-    """A call that calls nothing: what the way to the worker and back costs."""
+    """A job that calls nothing: the cost of the way to the worker and back."""
     hidden.hide()
     _, native, _ = calls.arguments(implementation, request)
     assert _State.integrity is not None
-    _State.integrity.broken()  # as every call is followed by it
+    _State.integrity.broken()  # as after every call
     return Reply("returned", {"output": np.array(_State.arrays.get(native["q"]))})
 
 
@@ -114,14 +114,14 @@ def ask(implementation: Implementation, request: Request, in_place: bool, counte
     Parameters
     ----------
     in_place
-        The numbers are put into arrays that earlier calls were given, so that pointers tell nothing.
+        The numbers are put into arrays of earlier calls, so that pointers reveal nothing.
     counted
         Calls of libraries are counted, which takes time.
 
     Returns
     -------
     Reply
-        ``run_seconds`` by the clock that was bound first; side effects that begin with ``gate`` are the walls'.
+        ``run_seconds`` is by the clock that was bound first; side effects that begin with ``gate`` are the walls'.
     """
     _State.in_place, _State.counted, _State.seconds = in_place, counted, 0.0
     hidden.hide()
@@ -139,7 +139,7 @@ def ask(implementation: Implementation, request: Request, in_place: bool, counte
 
 
 def prepare(function: Function, call: Call) -> Function:
-    """The candidate's prepared call between the walls."""
+    """The candidate's prepared call within the walls."""
     return functools.partial(_run, load(_State.prepare)(function, call), call.device)
 
 
@@ -190,7 +190,7 @@ def _values(returned: Any) -> tuple[Any, ...]:
 
 
 def _plain(value: Any) -> None:
-    """Raise TypeError for what is not exactly an array of the framework: a subclass may say what it likes of itself."""
+    """Raise TypeError for anything but a plain array of the framework: a subclass may lie about itself."""
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
     if name in ("torch.Tensor", "torch.nn.parameter.Parameter"):
@@ -215,7 +215,7 @@ def _shared(value: Any, array: Any) -> bool:
 
 
 def _placed(name: str, array: Any) -> Any:
-    """An array with these numbers in memory that an earlier call had, where the framework lets them be written."""
+    """An array with these numbers in the memory of an earlier call's, where the framework's arrays can be written."""
     key = (name, tuple(array.shape), str(array.dtype))
     place = _State.places.get(key)
     if place is None:

@@ -1,4 +1,4 @@
-"""GPUs before and after a run: clocks, power, temperature, and what holds the clocks back."""
+"""GPUs before and after a run: clocks, power, temperature, and the reasons that hold the clocks back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attention_conformance.bench.machine.machine import output_of
 
 Number = TypeVar("Number", int, float)
 
-#: What is asked of nvidia-smi, and the name of each number; the reasons come between these and the product's name.
+#: Numbers that nvidia-smi is queried for, with our names; the reasons and the product's name follow them in the query.
 NUMBERS = {
     "clocks.sm": "sm_mhz",
     "clocks.mem": "memory_mhz",
@@ -18,7 +18,7 @@ NUMBERS = {
     "temperature.gpu": "celsius",
 }
 
-#: What newer drivers and older ones call the reasons; a driver refuses the whole query for a name that it lacks.
+#: Names of the reasons in newer and older drivers; a driver refuses a whole query that has a name it lacks.
 REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 
 #: Bits of the reasons.  Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlClocksEventReasons.html
@@ -41,7 +41,7 @@ DRIFT = 0.05
 
 @dataclass(frozen=True)
 class State:
-    """State of one GPU; None is what it does not tell."""
+    """State of one GPU; None for what it does not report."""
 
     name: str
     sm_mhz: float | None
@@ -53,12 +53,12 @@ class State:
 
     @property
     def idle(self) -> bool:
-        """Whether its clocks are low for want of work."""
+        """Whether its clocks are low because it has no work."""
         return bool((self.reasons or 0) & IDLE)
 
     @property
     def held_back(self) -> list[str]:
-        """Reasons that hold its clocks back, but for want of work; a bit without a name is given as a number."""
+        """Reasons other than idleness that hold its clocks back; a bit without a name is given as a number."""
         found = (1 << bit for bit in range((self.reasons or 0).bit_length()) if (self.reasons or 0) >> bit & 1)
         return [NAMES.get(bit, hex(bit)) for bit in found if bit != IDLE]
 
@@ -75,7 +75,7 @@ def states() -> list[State]:
 
 
 def around(work: Callable[[], None], devices: Iterable[str]) -> dict[str, Any]:
-    """Do some work on devices; what the GPUs said before and after it, nothing if none of them is one."""
+    """Do some work on devices; the states of the GPUs before and after it, nothing if no device is a GPU."""
     if all(device == "cpu" for device in devices):
         work()
         return {}
@@ -90,7 +90,7 @@ def document(before: Sequence[State], after: Sequence[State]) -> dict[str, Any]:
 
 
 def notes(gpu_state: Mapping[str, Any]) -> list[str]:
-    """Notes for a reader of ``document``: clocks that changed while they had work, and what held them back."""
+    """Notes for a reader of ``document``: changed clocks of busy GPUs, and the reasons that held clocks back."""
     before, after = ([State(**one) for one in gpu_state.get(when, ())] for when in ("before", "after"))
     found = []
     for number, (one, other) in enumerate(zip(before, after, strict=False)):

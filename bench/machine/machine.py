@@ -1,8 +1,8 @@
-"""Machine of a timing: processor, settings, libraries, all that a time depends on besides the code; and its mark.
+"""Machine of a timing: processor, settings, libraries, all that a time depends on except the code; and its id.
 
-Two runs are comparable if they agree in MUST_AGREE: the processor and what it may use, the GPU and its driver, the
-settings of threads.  Of these the ``id`` is a hash.  Versions, BLAS, Python and kernel are recorded and are not in it,
-as their change is what a comparison asks about.  What a system does not tell is "" or None.
+Two runs are comparable if they agree in MUST_AGREE: the processor and its usable part, the GPU and its driver, the
+settings of threads.  The ``id`` is a hash of these.  Versions, BLAS, Python and kernel are recorded but are not in it,
+as comparisons study changes of them.  What a system does not report is "" or None.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SETTINGS = (
     *("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "JAX_DEFAULT_MATMUL_PRECISION", "JAX_ENABLE_X64"),
 )
 
-#: Fields in which two runs have to agree to be compared.
+#: Fields in which two runs must agree to be compared.
 MUST_AGREE = (
     "cpu",
     "cores_usable",
@@ -61,20 +61,20 @@ MUST_AGREE = (
     "rounds_begin",
 )
 
-#: Hexadecimal digits of an id: equal by chance for two of ten thousand machines once in 5 million.
+#: Hexadecimal digits of an id: two of ten thousand machines share one by chance once in 5 million.
 DIGITS = 12
 
-#: What tells processors of one name apart, which a virtual machine's often have: of x86 by the names of py-cpuinfo and
-#: ours, and of Arm, of which py-cpuinfo does not tell, by those of /proc/cpuinfo.
+#: Fields that distinguish processors of one name, which is common on virtual machines: for x86 py-cpuinfo's names with
+#: ours, and for Arm, where py-cpuinfo has none, the names of /proc/cpuinfo.
 STEPPING = {"family": "cpu family", "model": "model", "stepping": "stepping"}
 ARM = ("CPU implementer", "CPU part", "CPU variant")
 
-#: Seconds that a program may take that is asked for the hardware.
+#: Time limit, in seconds, of a program that reports the hardware.
 PATIENCE = 10
 
 
 def fingerprint(versions: Mapping[str, str]) -> dict[str, Any]:
-    """The entries that the suite adds to pytest-benchmark's own; ``versions`` of the libraries that took part."""
+    """The entries that the suite adds to pytest-benchmark's own; ``versions`` are those of the libraries in the run."""
     return {
         "usable_cores": threads.usable_cores(),
         "threads": {name: os.environ.get(name, "not set") for name in THREADS},
@@ -85,9 +85,9 @@ def fingerprint(versions: Mapping[str, str]) -> dict[str, Any]:
 def describe(
     versions: Mapping[str, str], in_force: Mapping[str, int] | None = None, root: Path = Path("/")
 ) -> dict[str, Any]:
-    """The fingerprint of a run: ``versions`` of the libraries that took part, ``in_force`` the threads of each.
+    """The fingerprint of a run: ``versions`` of the libraries in the run, ``in_force`` the threads of each.
 
-    ``root`` is where the file system of the kernel's numbers begins.
+    ``root`` is the root of the file system that has the kernel's /proc and /sys.
     """
     gpu, driver = _gpu()
     processors, info = root / "sys/devices/system/cpu", _cpuinfo()
@@ -120,7 +120,7 @@ def describe(
 
 
 def mark(fingerprint: Mapping[str, Any]) -> str:
-    """The id: a hash of what has to agree.  A field that a fingerprint lacks counts as None."""
+    """The id: a hash of the fields that must agree.  A missing field counts as None."""
     agreed = json.dumps([(name, fingerprint.get(name)) for name in MUST_AGREE], sort_keys=True)
     return hashlib.sha256(agreed.encode()).hexdigest()[:DIGITS]
 
@@ -139,7 +139,7 @@ def blas() -> str:
 
 @functools.cache
 def _cpuinfo() -> dict[str, Any]:
-    """Findings of py-cpuinfo, which take it up to a second; none of a processor that it does not know."""
+    """Findings of py-cpuinfo, which needs up to a second; empty for a processor that it does not know."""
     from cpuinfo import get_cpu_info
 
     try:
@@ -149,7 +149,7 @@ def _cpuinfo() -> dict[str, Any]:
 
 
 def _cpu(info: Mapping[str, Any], root: Path) -> str:
-    """The processor's name, and what tells it from others of that name."""
+    """The processor's name, with the fields that distinguish it from others of that name."""
     lines = [line.partition(":") for line in limits.system_file(root / "proc/cpuinfo").splitlines()]
     arm = {name.strip(): value.strip() for name, _, value in reversed(lines) if name.startswith("CPU ")}  # first core's
     said = {STEPPING.get(name, name): value for name, value in (dict(info) | arm).items()}

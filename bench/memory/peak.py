@@ -1,20 +1,20 @@
-"""The most memory that one call holds beyond its inputs, measured apart from its time, in processes for that alone.
+"""Peak memory of one call beyond its inputs, measured apart from its time, in processes used only for that.
 
-There: a small call of the same family, so that the library has loaded and started what it needs; the inputs; the
-preparation; then the call, twice.
+Such a process makes a small call of the same family, so that the library loads and starts what it needs; then it makes
+the inputs, prepares the call, and makes it twice.
 
     bytes = most held during the second call − held before the first
 
-What the first call takes for a while only (to compile) is not in it.  What it takes and keeps (an arena, as ONNX
-Runtime has) is: the second call is served from it, so that growth over the second call alone would be nothing.  The
-result is in it; what a library takes once, however long the call, is not.  Before the next cell the library lets go of
-what it kept for this one; a plug-in may keep anything, so each of its cells has a process of its own.
+Memory that the first call takes only for a while (to compile) is not counted.  Memory that it takes and keeps (an
+arena, as in ONNX Runtime) is: it serves the second call, so growth over the second call alone would be zero.  The
+result is counted; memory that a library takes once, whatever the call's length, is not.  Before the next cell the
+library releases what it kept for this one; a plug-in may keep anything, so each of its cells has its own process.
 
 *On the CPU* memory is the resident set, whatever allocates it: arrays, BLAS buffers, arenas.  Linux keeps its peak
-(VmHWM) and lets a process start that again.  Freed memory has to leave the set, or a call would be served from it
-unseen: glibc maps every block from MAPPED bytes on by itself, huge pages are off, and malloc_trim is called.  What is
-never written is never counted, as it takes no memory.  *On another device* it is the framework's own count, whose
-peak is made to start again by an array that fills up what is held to the peak so far.
+(VmHWM) and lets a process reset it.  Freed memory must leave the set, or it would serve a call unseen: glibc maps every
+block of at least MAPPED bytes by itself, huge pages are off, and malloc_trim is called.  Memory that is never written
+is never counted, as it takes no pages.  *On another device* it is the framework's own count, whose peak only restarts
+after an array has filled the gap between the bytes held and the peak so far.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from attention_conformance.impls.loading import load, load_function
 from attention_conformance.impls.process import allocator, limits, threads
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
-#: Bytes from which on a block of memory is mapped by itself, and goes back to the system when it is freed.
+#: Least bytes of a block of memory that is mapped by itself, and returned to the system when it is freed.
 MAPPED = 2**16
 
-#: What the measuring process is started with.
+#: Environment of the measuring process.
 ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(MAPPED),
     "MALLOC_TRIM_THRESHOLD_": str(MAPPED),
     "NUMPY_MADVISE_HUGEPAGE": "0",
 }
 
-#: prctl's number for "no huge pages in this process", of which one is 2 MiB resident at its first byte.
+#: prctl's number for "no huge pages in this process"; a huge page is 2 MiB resident from its first byte.
 NO_HUGE_PAGES = 41
 
 #: The length of the small call.
@@ -60,7 +60,7 @@ SMALL = 8
 #: The target of implementations that run in a process of their own, whose memory is not seen here.
 PROGRAM = "attention_conformance.impls.foreign.program:program"
 
-#: Ways to find the bytes, as records say it.
+#: Ways to find the bytes, as named in records.
 RESIDENT, COUNTED = "resident set", "framework's count"
 
 
@@ -79,10 +79,10 @@ class Meter(Protocol):
     method: str
 
     def held(self) -> int:
-        """Bytes held now, once everything that can go is gone."""
+        """Bytes held now, once everything that can be freed is."""
 
     def restart(self) -> None:
-        """Let ``most`` begin at what is held now."""
+        """Let ``most`` begin at the bytes held now."""
 
     def most(self) -> int:
         """The most since ``restart``."""
@@ -114,7 +114,7 @@ class ResidentSet:
 
 
 class DeviceCount:
-    """A framework's own count of what its arrays hold on a device; its peak only ever grows."""
+    """A framework's own count of its arrays' bytes on a device; its peak only ever grows."""
 
     method = COUNTED
 
@@ -129,7 +129,7 @@ class DeviceCount:
         return self._count()[0] - self._filled
 
     def restart(self) -> None:
-        """Fill up to the peak, so that whatever is taken next raises it."""
+        """Fill up to the peak, so that any further allocation raises it."""
         now, most = self._count()
         self._filler = self._arrays.put(np.zeros(most - now, np.uint8), self._device)
         self._arrays.synchronize(self._device)
@@ -148,7 +148,7 @@ class DeviceCount:
 class Gauge(Pool):
     """The measuring processes: one per library, which stays, and one per cell of a plug-in.
 
-    With ``count`` threads of each library, on as many cores: what a call holds may be a block for each thread.
+    Each library has ``count`` threads, on as many cores: a call may hold a block for each thread.
     """
 
     def __init__(self, count: int | None = None) -> None:
@@ -169,7 +169,7 @@ class Gauge(Pool):
 
 
 def measure(implementation: Implementation, workload: Workload, device: str, dtype: str) -> Peak:
-    """The peak of one cell in this process, which ought to have the ENVIRONMENT, and no other cell meanwhile."""
+    """The peak of one cell in this process, which should have the ENVIRONMENT, and no other cell meanwhile."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a library's warnings are not results
@@ -185,7 +185,7 @@ def _measure(implementation: Implementation, workload: Workload, device: str, dt
         return Peak(None, reason="the memory of a program is not seen from outside")
     _libc("prctl", NO_HUGE_PAGES, 1, 0, 0, 0)
     arrays = backend(implementation.framework)
-    with contextlib.suppress(Exception):  # it only warms; whether the real call can be made is asked below
+    with contextlib.suppress(Exception):  # it only warms up; the real call is tried below
         call_of(implementation, shortened(workload), device, dtype)()
     meter = _meter(arrays, device)
     if meter is None:
@@ -193,7 +193,7 @@ def _measure(implementation: Implementation, workload: Workload, device: str, dt
     call = call_of(implementation, workload, device, dtype)
     before = meter.held()
     call()
-    meter.held()  # lets go of what was freed
+    meter.held()  # releases freed memory
     meter.restart()
     returned = call()  # stays until the peak is read
     bytes_ = meter.most() - before
@@ -212,11 +212,11 @@ def _meter(arrays: Backend, device: str) -> Meter | None:
 
 
 def call_of(implementation: Implementation, workload: Workload, device: str, dtype: str) -> Callable[[], Any]:
-    """A function that makes the call on inputs that are already there, and waits for its end."""
+    """A function that makes the call on inputs that already exist, and waits for its end."""
     arrays, function = backend(implementation.framework), load_function(implementation)
     request = calls.Request(device, *arguments.make(workload, dtype, seed=0))
     _, native, specification = calls.arguments(implementation, request)
-    run = load(implementation.prepare)(function, specification)  # not one that is kept for later calls
+    run = load(implementation.prepare)(function, specification)  # not kept for later calls
 
     def call() -> Any:
         returned = run(**native)

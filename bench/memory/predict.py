@@ -1,4 +1,4 @@
-"""Memory that a cell needs, predicted before it is begun, and that there is.
+"""Memory that a cell needs, predicted before it begins.
 
 The model, for a cell on the CPU, in bytes:
 
@@ -8,15 +8,15 @@ The model, for a cell on the CPU, in bytes:
     + what the check of the results takes here
 
 *The call* takes its results and SQUARE arrays of B·H·Sq·Sk numbers, in float32 or wider, unless a shorter workload of
-the family was measured.  Then it takes what the process held for that, times the ratio of the scores, but no more
-than that and those arrays; or, if its implementation is *known to hold no square array*, times the ratio of inputs
-and results.  That is known if a call of at least PROOF scores (bench.analysis.fits) held less than one byte a score:
-not even a boolean mask of that shape fits.  (Smaller calls prove nothing, as an allocator serves arrays of up to 32 MiB
-from memory that the process has already.)  What a process held counts from before its first cell, so that memory which
-a library keeps for later calls is not taken for none.
+the family was measured.  Then it takes the bytes that the process held for the shorter one, times the ratio of the
+scores, but at most those bytes and these arrays; or, if its implementation is *known to hold no square array*, times
+the ratio of inputs and results.  That is known if a call of at least PROOF scores (bench.analysis.fits) held less than
+one byte a score: not even a boolean mask of that shape fits.  (Smaller calls prove nothing, as an allocator serves
+arrays of up to 32 MiB from memory that the process has already.)  Held bytes count from before a process's first cell,
+so that memory which a library keeps for later calls is not missed.
 
-On another device inputs and results are counted there as here, but nothing is known of the device's own memory: a
-call that does not fit there raises, and is skipped with what it says.
+On another device inputs and results are counted as here, but the device's own memory is unknown: a call that does not
+fit there raises, and is skipped with the exception's text.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.workload import PACKED, Workload
 from attention_conformance.conformance.bounds.sdpa import BLOCK_ELEMENTS
 
-#: Sets of inputs at once: here what the checks need, the first one, a fresh one, and what is copied on the way; in the
-#: worker the sets that are rotated, the first as NumPy arrays, a fresh one, and its copy on the way to the library.
+#: Sets of inputs at once: here, for the checks, the first one, a fresh one, and a copy on the way; in the worker the
+#: rotated sets, the first as NumPy arrays, a fresh one, and its copy on the way to the library.
 SETS_HERE, SETS_THERE = 3, arguments.SETS + 3
 
-#: Arrays of B·H·Sq·Sk numbers that an implementation is taken to hold at once.  Measured of the built-ins at B=1, H=8,
-#: S=2048 in float32, where one is 128 MiB: NumPy written out 3.3 (scores, shifted scores, their exponentials), the
+#: Arrays of B·H·Sq·Sk numbers that an implementation is assumed to hold at once.  Measured with the built-ins at B=1,
+#: H=8, S=2048 in float32, where one is 128 MiB: NumPy written out 3.3 (scores, shifted scores, their exponentials), the
 #: same as a layer 3.5, flex_attention and the ONNX reference 4.3; gradients in NumPy 4.2, by JAX 9.2.
 SQUARE = {"sdpa": 5, "mha": 5, "sublayer": 5, "sdpa_grad": 10, "mha_grad": 10, "varlen": 5, "paged": 5}
 
 #: Arrays of float64 that a check holds at once: of recomputed scores, of keys and values (one head per query head), of
 #: blocks, and of the projections of a layer.  tests/test_predict.py measures that a check takes no more.
 SCORE_ARRAYS, KEY_ARRAYS, BLOCK_ARRAYS, PROJECTION_ARRAYS = 24, 4, 3, 8
-#: Recomputed scores in a check of gradients, which has those of a softcap and a bias besides.
+#: Recomputed scores in a check of gradients, which also has those of a softcap and a bias.
 GRADIENT_SCORE_ARRAYS = 36
 
-#: Arrays of the parts' outputs that a check of merge holds at once, of its rows.
+#: Arrays of the parts' outputs, in the checked rows, that a check of merge holds at once.
 MERGE_ARRAYS = 8
 
 #: Bytes of a number of the reference.
@@ -87,10 +87,10 @@ def holds_no_square(w: Workload, held: int) -> bool:
 
 
 def check_bytes(w: Workload) -> int:
-    """Bytes that a check takes, which is made in float64."""
+    """Bytes that a check takes, in float64."""
     if w.operator == "merge":
         return WIDE * MERGE_ARRAYS * w.batch * w.heads * min(checked_rows(w), w.length) * w.keys * w.width
-    if w.kind in PACKED:  # sequence by sequence; what is expected of a sequence is kept, of its rows
+    if w.kind in PACKED:  # sequence by sequence; the expected rows of each are kept
         rows = min(checked_rows(w), w.length)
         of_keys = w.heads * w.keys
         kept = 2 * min(w.batch, SEQUENCES + 1) * rows * w.heads * w.value_width
@@ -113,15 +113,15 @@ def check_bytes(w: Workload) -> int:
 
 
 def needed_bytes(w: Workload, dtype: str, device: str, call: int) -> int:
-    """Bytes that a cell needs of this machine, of which ``call`` are the call's own."""
+    """Bytes that a cell needs of this machine, including ``call`` bytes of the call itself."""
     return here_bytes(w, dtype) + there_bytes(w, dtype, device, call)
 
 
 def here_bytes(w: Workload, dtype: str) -> int:
-    """Bytes that a cell needs in this process; the cells of a round need it once, as one is checked at a time."""
+    """Bytes that a cell needs in this process; the cells of a round need them once, as one is checked at a time."""
     return SETS_HERE * input_bytes(w, dtype) + result_bytes(w, dtype) + check_bytes(w)
 
 
 def there_bytes(w: Workload, dtype: str, device: str, call: int) -> int:
-    """Bytes that a cell needs in its worker; results twice, as a copy of them is kept and read again."""
+    """Bytes that a cell needs in its worker; results count twice, as they are copied and read again."""
     return SETS_THERE * input_bytes(w, dtype) + 2 * result_bytes(w, dtype) + (call if device == "cpu" else 0)

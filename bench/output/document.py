@@ -21,13 +21,13 @@ from attention_conformance.impls import strict
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
-    """A plan as the file has it."""
+    """A plan, as the file has it."""
     found: dict[str, Any] = msgspec.to_builtins(PlanRecord(**asdict(plan)))
     return found
 
 
 def record(cell: Cell, outcome: Outcome) -> Record:
-    """The entry of a cell in the list of all."""
+    """The entry of a cell in the list of all cells."""
     t, w = cell.target, cell.workload
     named = (t.implementation.name, t.device, t.dtype, w.name, w.family, w.sweep, w.operator)
     apart: dict[str, Any] = {}
@@ -38,7 +38,7 @@ def record(cell: Cell, outcome: Outcome) -> Record:
 
 
 def reason_of(one: Record) -> str:
-    """The reason of a cell; of an unstable one first its time, which stands nowhere else."""
+    """The reason of a cell; for an unstable one after its time, which is given nowhere else."""
     if one.seconds is None or one.interval is None:
         return one.reason
     low, high = (f"{1e3 * end:.3g}" for end in one.interval)
@@ -46,7 +46,7 @@ def reason_of(one: Record) -> str:
 
 
 def extra_info(cell: Cell, outcome: Outcome, extra: ExtraMetrics) -> dict[str, Any]:
-    """Fields that a benchmark's record has of its timed cell."""
+    """Fields of a timed cell in its benchmark's record."""
     target, workload, interval = cell.target, cell.workload, outcome.interval
     first, last = outcome.process_runs[0], outcome.process_runs[-1]
     count = flops(workload)
@@ -87,7 +87,7 @@ def extra_info(cell: Cell, outcome: Outcome, extra: ExtraMetrics) -> dict[str, A
 
 
 def run(records: Sequence[Record], plan: Plan, **rest: Any) -> dict[str, Any]:
-    """About the run as a whole; ``rest`` is what the parts of the bench measured of the machine and of themselves."""
+    """The run as a whole; ``rest`` has the bench's measurements of the machine and of itself."""
     return {
         "format": FORMAT,
         "spec": SPEC_VERSION,
@@ -100,9 +100,9 @@ def run(records: Sequence[Record], plan: Plan, **rest: Any) -> dict[str, Any]:
 
 
 def finished(path: Path, header: Mapping[str, Any]) -> list[str] | None:
-    """The outcomes in a JSON that has every cell of a run with this header of a checkpoint: spec, plan and versions.
+    """The outcomes in a JSON that has every cell of a run with this checkpoint header: spec, plan and versions.
 
-    None where there is no such file.  Inputs are drawn anew in every run, so the seed of the plan may be another one.
+    None where there is no such file.  Every run draws new inputs, so the seed of the plan may differ.
     """
     try:
         found = strict.loads(path.read_bytes())[JSON_KEY]
@@ -117,7 +117,7 @@ def finished(path: Path, header: Mapping[str, Any]) -> list[str] | None:
 
 
 def in_force(outcomes: Mapping[Cell, Outcome]) -> dict[str, int]:
-    """Threads that worked at the same time, by process: what libraries do with those that they are given."""
+    """Threads that worked at the same time, by process: the use that libraries make of those they are given."""
     found: dict[str, int] = {}
     for cell, outcome in outcomes.items():
         if cell.target.device == "cpu" and outcome.process_runs:
@@ -126,7 +126,7 @@ def in_force(outcomes: Mapping[Cell, Outcome]) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-#: Share of a core above which a process that waited was not idle, and the overhead of timing above which it shows.
+#: Share of a core above which a waiting process was not idle, and the ratio above which overhead of timing is noted.
 IDLE, COST = 0.02, 1.02
 
 
@@ -139,7 +139,7 @@ def notes(
 ) -> list[str]:
     """Notes for a reader who compares: other work on the machine, unequal threads, busy processes, a costly overhead.
 
-    And what the GPUs say of their clocks.
+    Notes on the clocks of GPUs follow.
     """
     found = []
     if core_wait is not None and core_wait > BUSY:

@@ -1,4 +1,4 @@
-"""Metrics besides time, measured once all times are taken: memory of each timed cell, rooflines, the overhead."""
+"""Metrics other than time, measured after all times: memory of each timed cell, rooflines, the overhead."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from attention_conformance.bench.roofline import costs
 from attention_conformance.bench.roofline.peaks import rooflines
 from attention_conformance.bench.validity.outcomes import TIMED, Cell, Outcome
 
-#: Seconds after which the memory of a cell is given up: it is called thrice, and may have to be compiled again.
+#: Seconds after which the memory of a cell is given up: three calls are made, and may have to be compiled again.
 TIMEOUT = 120.0
 
-#: Reasons why there are no bytes of a cell.
+#: Peak of a cell whose memory was not measured.
 NOT_MEASURED = Peak(None, reason="not requested")
 
 
@@ -48,7 +48,7 @@ class ExtraMetrics:
         return fits(self._points(outcomes))
 
     def memories(self, outcomes: Mapping[Cell, Outcome]) -> list[Memory]:
-        """Whose memory is quadratic."""
+        """The memory of each implementation and its growth over the length."""
         return memories(self._points(outcomes))
 
     def _points(self, outcomes: Mapping[Cell, Outcome]) -> Iterable[dict[str, Any]]:
@@ -78,7 +78,7 @@ class ExtraMetrics:
 def measure(
     outcomes: Mapping[Cell, Outcome], processes: Processes, threads: int, memory: bool, notify: Callable[[str], None]
 ) -> ExtraMetrics:
-    """Measure, with the threads that the cells had; nothing if nothing was timed.  ``notify`` is told what is done."""
+    """Measure, with the threads that the cells had; nothing if nothing was timed.  ``notify`` gets each step's name."""
     timed = [cell for cell, outcome in outcomes.items() if outcome.kind == TIMED]
     if not timed:
         return ExtraMetrics()

@@ -1,8 +1,8 @@
-"""Table at the end of a run: what each implementation reached, workload by workload, the fastest first.
+"""Table at the end of a run: the results of each implementation, workload by workload, the fastest first.
 
-It fits WIDTH columns whatever the names are.  Numbers are as wide as they are, and the name of an implementation gets
-the rest: what does not fit is cut in the middle, since names differ at their ends.  An invalid cell has no numbers
-and says by which clause.
+It fits WIDTH columns whatever the names are.  Numbers take the width they need, and the name of an implementation gets
+the rest: a longer name is cut in the middle, since names differ at their ends.  An invalid cell has a clause instead of
+numbers.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ HEADS = (
 )
 ALIGNED: Sequence[Justify] = ("left", *("right",) * 5, "left", *("right",) * 2)
 
-#: What a record calls the rooflines, and the table.
+#: Names of the rooflines, in a record and in the table.
 BOUND_BY = {"compute": "compute", "bandwidth": "memory", None: "–"}
 
-#: Between two columns, and before what belongs to a workload.
+#: Space between two columns, and before the lines of a workload.
 GAP, INDENT = "  ", "  "
 
-#: Columns that no row has.
+#: Width that no row reaches.
 UNLIMITED = 10_000
 
-#: The least that is left of a name.
+#: Fewest characters that are kept of a name.
 LEAST_NAME = 12
 
-#: What stands for a number that was not measured.
+#: Text for a number that was not measured.
 NOTHING = "–"
 
 #: Units from large to small, each with its size.
@@ -54,7 +54,7 @@ def table(records: Iterable[Record], invalid: Iterable[Record] = (), width: int 
     """The table of timed cells and invalid ones, "" without any.
 
     A timed record is ``extra_info`` with ``seconds``, the median; an invalid one has implementation, device, dtype,
-    workload, clause and reason.  Workloads come in the order in which they are first met.
+    workload, clause and reason.  Workloads are in the order of their first records.
     """
     timed, wrong = list(records), list(invalid)
     groups = list(dict.fromkeys(map(_group, [*timed, *wrong])))
@@ -69,7 +69,7 @@ def table(records: Iterable[Record], invalid: Iterable[Record] = (), width: int 
 
 
 def grid(rows: Iterable[Sequence[str]], aligned: Sequence[Justify]) -> list[str]:
-    """The rows as plain lines whose columns lie below each other, GAP apart, however wide that is."""
+    """The rows as plain lines with aligned columns, GAP apart, however wide."""
     made = Table.grid(padding=(0, len(GAP), 0, 0))
     for justify in aligned:
         made.add_column(justify=justify, no_wrap=True)
@@ -101,7 +101,7 @@ def _group(record: Record) -> tuple[str, ...]:
 
 
 def _lines(timed: Sequence[Record], width: int) -> tuple[list[str], list[str]]:
-    """The head, and a line for each record, with their columns below each other."""
+    """The head, and a line for each record, with aligned columns."""
     if not timed:
         return [], []
     numbers = [_numbers(record) for record in timed]
@@ -131,14 +131,14 @@ def _numbers(record: Record) -> list[str]:
 
 
 def _invalid(record: Record, width: int) -> str:
-    """The line of a cell without a time: the name, whole if half of the width is enough, the clause and the reason."""
+    """The line of a cell without a time: the name, cut if it exceeds half of the width, the clause and the reason."""
     name = INDENT + cut(record["implementation"], width // 2)
     said = f"{record.get('outcome', 'invalid').replace('-', ' ')}: {record['clause']}: {record['reason']}"
     return f"{name}{GAP}{shortened(said, width - len(name) - len(GAP))}"
 
 
 def cut(text: str, width: int) -> str:
-    """A text that fits, without its middle if it is longer: a third of what is left is its beginning."""
+    """The text, cut in the middle if it is too long: a third of the rest is its beginning."""
     if len(text) <= width:
         return text
     start = (width - 1) // 3
@@ -146,17 +146,17 @@ def cut(text: str, width: int) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """A text that fits, without its end if it is longer."""
+    """The text, without its end if it is too long."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _unit(value: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:
-    """The largest unit of which there is at least one, or the smallest."""
+    """The largest unit that is at most the value, or the smallest."""
     return next((each for each in units if value >= each[1]), units[-1])
 
 
 def _digits(value: float) -> str:
-    """Three digits, all that are before the point, and no more than three behind it."""
+    """Three digits, or all that are before the point, and at most three after it."""
     places = next((places for places, least in enumerate((99.95, 9.995, 0.9995)) if value >= least), 3)
     return f"{value:.{places}f}"
 

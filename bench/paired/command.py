@@ -38,20 +38,20 @@ from attention_conformance.conformance.targets import DEVICES
 from attention_conformance.impls.contract import DTYPES
 from attention_conformance.impls.option_types import above, count, refuse_unwritable
 
-#: Exit codes: nothing is worse, something is, and nothing can be said.
+#: Exit codes: nothing is worse, something is, and no verdict is possible.
 NOTHING_WORSE, WORSE, CANNOT_TELL = 0, 1, 2
 
 HEADS = ("workload", "implementation", "base ms", "new ms", "new ÷ base", "95 % interval", "pairs", "verdict")
 
-#: Dtypes that are asked for in turn where no option says which, until an implementation has one.
+#: Dtypes that are tried in turn where no option names one, until an implementation has it.
 DTYPE_ORDER = ("float32", "bfloat16", "float16", "float64")
 
-#: Verdicts that are shouted, as they are what a reader looks for.
+#: Verdicts in capitals, as readers look for them.
 CHANGES = (Verdict.SLOWER, Verdict.FASTER)
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """One of the two: its name as it was given, its commit where it has one, and its libraries."""
+    """One of the two: its name as given, its commit where it has one, and its libraries."""
 
     name: str
     commit: str
@@ -66,7 +66,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class PairedCell(msgspec.Struct, frozen=True):
-    """Cell of a paired comparison; ``worker`` is whose fault it is that there is no time, if it is one's."""
+    """Cell of a paired comparison; ``worker`` is the one at fault where there is no time, "" for neither."""
 
     implementation: str
     device: str
@@ -94,7 +94,7 @@ class PairedFile(msgspec.Struct, frozen=True, tag_field="kind", tag="paired comp
     rule: Rule
     machine: dict[str, Any]
     cells: list[PairedCell]
-    #: All inputs are drawn from it, other ones in each pair of processes.
+    #: Seed of all inputs, which differ in each pair of processes.
     seed: int = 0
     format: Literal[3] = 3
 
@@ -105,7 +105,7 @@ def broken(one: Result) -> bool:
 
 
 def terminal(comparison: PairedComparison, offers: Offers, results: Sequence[Result], least: float) -> str:
-    """Base and new, the table, what was not compared, and the counts."""
+    """Base and new, the table, the cells that were not compared, and the counts."""
     lines = _revisions(comparison, offers, results)
     rows = [_row(one, least) for one in results if one.outcome == "timed"]
     if rows:
@@ -115,7 +115,7 @@ def terminal(comparison: PairedComparison, offers: Offers, results: Sequence[Res
 
 
 def comment(comparison: PairedComparison, offers: Offers, results: Sequence[Result], least: float) -> str:
-    """Markdown: the verdict first, then what changed, then everything, folded."""
+    """Markdown: the verdict first, then the changes, then everything, folded."""
     timed = [one for one in results if one.outcome == "timed"]
     changed = [one for one in timed if one.verdict(least) in CHANGES]
     broke = [one for one in results if broken(one)]
@@ -186,7 +186,7 @@ def _other(one: Result) -> str:
 
 
 def _escaped(text: str) -> str:
-    """So that a name or a message is shown as it is."""
+    """A name or a message so that Markdown shows it unchanged."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").replace("\n", " ")
 
 
@@ -264,9 +264,9 @@ def run(
     json: Path | None,
     markdown: Path | None,
 ) -> tuple[str, int]:
-    """Make the comparison; gives the table and the exit code.
+    """Make the comparison; returns the table and the exit code.
 
-    Raises RevisionError, WorkloadError and InputError for options that cannot be used.
+    Raises RevisionError, WorkloadError and InputError for unusable options.
     """
     for option, path in (("--json", json), ("--markdown", markdown)):
         refuse_unwritable(option, path)
@@ -290,7 +290,7 @@ def run(
 
 
 def _offers(comparison: PairedComparison, impl: list[str], device: str, dtype: str | None) -> tuple[str, Offers]:
-    """The dtype that is timed, and what both have in it; without one that either has, the first that was asked for."""
+    """The dtype that is timed, and the offers of both in it; the first dtype tried if neither has any."""
     found = {}
     for each in (dtype,) if dtype else DTYPE_ORDER:
         found[each] = comparison.offers(impl, device, each)
@@ -300,7 +300,7 @@ def _offers(comparison: PairedComparison, impl: list[str], device: str, dtype: s
 
 
 def exit_code(results: Sequence[Result], least: float) -> int:
-    """WORSE if a cell is slower or wrong in new alone; CANNOT_TELL if nothing was timed on both."""
+    """WORSE if a cell is slower, or wrong only in new; CANNOT_TELL if nothing was timed on both."""
     if any(one.verdict(least) is Verdict.SLOWER or broken(one) for one in results):
         return WORSE
     return NOTHING_WORSE if any(one.outcome == "timed" for one in results) else CANNOT_TELL

@@ -1,7 +1,7 @@
 """Paired comparison of cells: base and new alive at the same time, in fresh pairs of processes, one batch each a round.
 
 A cell is measured in pairs of processes until the interval of its ratio is narrow.  The rule never looks at the ratio
-itself, so that it does not end when chance has brought a change about.
+itself, so that it does not stop just when chance shows a change.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ MODULE = "attention_conformance.bench.paired.worker"
 #: Seconds after which a job is given up; a compilation takes up to 12 s on two cores.
 TIMEOUT = 180.0
 
-#: A change has to be at least LEAST large and its interval beyond MARGIN.  Closer than for runs that are made one after
-#: the other (bench.analysis.statistics): rounds leave less scatter.  bench/PAIRED.md has how much, and what this finds.
+#: A change must have a ratio beyond LEAST and an interval beyond MARGIN.  Both are smaller than for runs one after the
+#: other (bench.analysis.statistics), as rounds leave less scatter: bench/PAIRED.md has how much, and what this finds.
 LEAST = 1.03
 MARGIN = 1.01
 
 #: The workers, in the order in which ratios are formed: new ÷ base.
 BASE, NEW = "base", "new"
 
-#: Most calls of a batch: as many as of the shortest kernels fit in (20 µs).
+#: Most calls of a batch: as many as fit in it for the shortest kernels (20 µs).
 CALLS = 500
 
-#: What a status of bench.sampling.sampler means for a cell that has no time and is not to blame.
+#: Meaning of a status of bench.sampling.sampler for a cell that has no time without being at fault.
 WITHOUT_TIME = {"unsupported": "unsupported", "memory": "out of memory"}
 
-#: Fewer rounds than this in a pair of processes say nothing.
+#: Fewest rounds in a pair of processes that show anything.
 FEWEST = 3
 
 #: Implementations that each worker can run: paired.worker.offer.
@@ -84,12 +84,12 @@ def unrandomized() -> tuple[str, ...]:
 
 
 class Process(Worker):
-    """Worker of base or new, stopped by a signal between its jobs; those of one ``lot`` lay out their memory alike.
+    """Worker of base or new, stopped by a signal between its jobs; workers of one ``lot`` lay out their memory alike.
 
-    Where memory lies decides some percent of a kernel's time (Mytkowicz et al. 2009, "Producing wrong data without
-    doing anything obviously wrong!", https://doi.org/10.1145/1508244.1508275), and is drawn by lot for every process:
-    addresses by the system, the order of allocations by Python's hashes.  Base and new draw the same lot, and every
-    pair another one.
+    The place of memory decides some percent of a kernel's time (Mytkowicz et al. 2009, "Producing wrong data without
+    doing anything obviously wrong!", https://doi.org/10.1145/1508244.1508275), and is random in every process: the
+    system draws addresses, Python's hashes the order of allocations.  Base and new have the same lot, and every pair
+    another one.
     """
 
     def __init__(self, revision: Revision, lot: int = 0) -> None:
@@ -107,13 +107,13 @@ class Plan:
     """Plan: fresh pairs of processes, rounds in a pair, and seconds of each batch of a round."""
 
     pairs: int = 6
-    #: More pairs follow until the interval is within this share of the ratio (half of what a change has to be beyond
-    #: MARGIN to be one of 5 %), or there are ``most_pairs``.
+    #: More pairs follow until the interval is within this share of the ratio (half of the distance of a change of 5 %
+    #: from MARGIN), or there are ``most_pairs``.
     precision: float = 0.02
     most_pairs: int = 24
     rounds: int = 12
     round_seconds: float = 0.01
-    #: Seconds that a cell may take in all; calls that are longer than a batch get fewer rounds, FEWEST at least.
+    #: Seconds that a cell may take in total; calls that are longer than a batch get fewer rounds, at least FEWEST.
     limit: float = 60.0
 
 
@@ -146,29 +146,29 @@ class Result:
     outcome: str = "timed"
     clause: str = ""
     reason: str = ""
-    #: The worker that it is the fault of, "" of neither.
+    #: The worker at fault, "" for neither.
     worker: str = ""
     #: Seconds of the calls, by worker, pair of processes and round.
     rounds: dict[str, list[list[list[float]]]] = field(default_factory=lambda: {BASE: [], NEW: []})
     shares: dict[str, float] = field(default_factory=dict)
-    #: What the jobs of the rounds took.
+    #: Times of the jobs of the rounds.
     jobs: dict[str, list[Job]] = field(default_factory=lambda: {BASE: [], NEW: []})
     #: Seconds that it took so far.
     seconds: float = 0.0
-    #: Results that were wrong once: of which worker, in which pair of processes.
+    #: Results that were wrong once: the worker, the pair of processes, and the finding.
     wrong_once: list[tuple[str, int, Unstable]] = field(default_factory=list)
 
     def fail(self, outcome: str, reason: str, worker: str = "", clause: str = "") -> None:
-        """There is no time of this cell."""
+        """Record why the cell has no time."""
         self.outcome, self.reason, self.worker, self.clause = outcome, reason, worker, clause
 
     @property
     def excused(self) -> bool:
-        """Whether it is unstable in one pair of processes alone, and by a known cause, which is not the change."""
+        """Whether it is unstable in only one pair of processes, and by a known cause, which is not the change."""
         return self.outcome == "unstable" and len(self.wrong_once) == 1 and self.wrong_once[0][2].known
 
     def end(self) -> None:
-        """After the last pair: a cell with a result that was wrong once has times that are shown apart."""
+        """Finish after the last pair: a cell with a result that was wrong once has times that are shown apart."""
         if self.outcome == "timed" and self.wrong_once:
             ratio = self.ratio
             assert ratio is not None
@@ -189,7 +189,7 @@ class Result:
         return len(self.rounds[BASE])
 
     def goes_on(self, plan: Plan) -> bool:
-        """Whether another pair of processes is to run it.  Its ratio has no say in that, only how well it is known."""
+        """Whether another pair of processes must run it: decided by the interval of its ratio, never by the ratio."""
         if self.outcome != "timed" or self.pairs < plan.pairs:
             return self.outcome == "timed"
         assert self.ratio is not None
@@ -217,7 +217,7 @@ class PairedComparison:
         return {name: self._offer(name, patterns, device, dtype) for name in self.revisions}
 
     def _within_peak(self, one: Result, offers: Offers) -> None:
-        """No time of a cell in which a worker seems faster than the machine, by its own framework's matrix product."""
+        """Fail a cell in which a worker seems faster than the machine, by its own framework's matrix product."""
         for name, pairs in one.rounds.items():
             seconds = median(call for rounds in pairs for batch in rounds for call in batch)
             has, device = offers[name]["implementations"][one.task.implementation], one.task.device
@@ -230,7 +230,7 @@ class PairedComparison:
                 return
 
     def _peak(self, key: tuple[str, str, str, tuple[str, ...]], seconds: float) -> float:
-        """The best matrix product of a worker's framework, device and dtypes that was seen."""
+        """The best matrix product that was seen in a worker's framework, on the device, in the dtypes."""
         name, framework, device, dtypes = key
         if seconds:
             with contextlib.closing(Process(self.revisions[name])) as process, contextlib.suppress(Crashed, TimedOut):
@@ -241,7 +241,7 @@ class PairedComparison:
         return self._peaks.get(key, 0.0)
 
     def run(self, tasks: Iterable[Task], offers: Offers, notify: Callable[[str], None]) -> list[Result]:
-        """Measure all cells in fresh pairs of processes.  ``notify`` is told what is being done."""
+        """Measure all cells in fresh pairs of processes.  ``notify`` gets a line on each step."""
         results = [Result(task) for task in tasks]
         for one in results:
             _skip_what_is_missing(one, offers)
@@ -268,7 +268,7 @@ class PairedComparison:
 
     def _pair(self, one: Result, processes: dict[str, Process], offers: Offers, pair: int) -> None:
         task, plan = one.task, self.plan
-        # Other values in every pair of processes, so that no result can be kept from an earlier one.
+        # Each pair of processes has other values, so that no result of an earlier one can be reused.
         seeds = range(self.seed + SETS * pair, self.seed + SETS * (pair + 1))
         inputs = [arguments.make(task.workload, task.dtype, seed) for seed in seeds]
         seconds = {}
@@ -295,7 +295,7 @@ class PairedComparison:
                 _job(one, process, name, "end", task.key)
 
     def _rounds(self, one: Result, processes: dict[str, Process], count: int, call: float) -> dict[str, list[Batch]]:
-        """So many rounds: a batch of each worker, in an order drawn for each.  The last batches have results."""
+        """Make the rounds: a batch of each worker, in an order drawn for each.  The last batches have results."""
         batches: dict[str, list[Batch]] = {name: [] for name in processes}
         most = 1 if call >= self.plan.round_seconds else CALLS
         for name in processes:
@@ -320,7 +320,7 @@ class PairedComparison:
     def _honest(
         self, one: Result, name: str, batches: Sequence[Batch], process: Process, right: Callable[..., bool]
     ) -> bool:
-        """Whether the worker does not only look fast, by the rules of ``pytest bench`` (bench.validity.cheating)."""
+        """Whether the worker is as fast as it looks, by the rules of ``pytest bench`` (bench.validity.cheating)."""
 
         def cold_calls() -> Sequence[float]:
             found = _job(one, process, name, "cold_calls", one.task.key, cheating.LEAST_PAIRS)
@@ -375,18 +375,18 @@ class PairedComparison:
     ) -> bool:
         """Whether the results on the first inputs, or on new ones with this number, are within their bounds.
 
-        The cell is invalid if not; one that is wrong once a pair, and right when it is asked again, goes on.
+        The cell is invalid if not; one that is wrong once a pair, and right when called again, continues.
         """
         task, has = one.task, offers[name]["implementations"][one.task.implementation]
         given = first if number == FIRST else arguments.fresh(task.workload, *first, number)
-        # Inputs and rows are those of the number in every cell of the workload, so the reference is computed once.
+        # Equal numbers give equal inputs and rows in every cell of the workload, so the reference is computed once.
         seed = 2 * pair + (number != FIRST) + (number >= UNSEEN) * number
         call = Call(task.workload, *given, task.dtype, Profile(has["profile"]), seed)
 
         def again() -> dict[str, Any] | None:
             try:
                 answer: dict[str, Any] = process.job("again", task.key, number)
-            except Exception:  # of a process that is gone, or of a suite from before there was this job
+            except Exception:  # the process is gone, or its suite is older than this job
                 return None
             return answer["results"] if answer["status"] == "returned" else None
 
@@ -403,7 +403,7 @@ class PairedComparison:
                 return False
             share = found.share
             one.wrong_once.append((name, pair, found))
-            if number != FIRST:  # whoever is wrong at first sight of inputs is so again
+            if number != FIRST:  # a kernel that is wrong on new inputs is wrong again
                 new = _job(one, process, name, "again", task.key, UNSEEN)
                 if new is None or not self._right(one, name, process, offers, pair, first, UNSEEN, new["results"]):
                     return False
@@ -435,7 +435,7 @@ class PairedComparison:
 
 
 def _load(task: Task, processes: dict[str, Process]) -> None:
-    """Have both workers import their libraries at the same time; what goes wrong goes wrong again when it counts."""
+    """Have both workers import their libraries at the same time; a failure happens again when it counts."""
     for process in processes.values():
         process.start()
 
@@ -448,7 +448,7 @@ def _load(task: Task, processes: dict[str, Process]) -> None:
 
 
 def _job(one: Result, process: Process, name: str, function: str, *given: Any) -> Any:
-    """The job's answer, or None if it killed its process or has no times, by which the cell has none."""
+    """The job's answer, or None if it killed its process or has no times: then the cell fails."""
     try:
         answer = process.job(function, *given)
     except (Crashed, TimedOut) as error:
@@ -478,7 +478,7 @@ def _skip_what_is_missing(one: Result, offers: Offers) -> None:
 
 
 def _by_process(results: list[Result], offers: Offers) -> Iterator[tuple[str, list[Result]]]:
-    """The timed cells, by the process that runs them: libraries do not share one."""
+    """The timed cells by the process that runs them: libraries do not share one."""
     groups: dict[str, list[Result]] = {}
     for one in results:
         groups.setdefault(offers[BASE]["implementations"][one.task.implementation]["process"], []).append(one)

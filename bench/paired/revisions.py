@@ -1,7 +1,7 @@
 """Revisions of a paired comparison: a git revision, an environment, or both, made ready to run and cleaned up after.
 
-``main``, ``HEAD~3`` or ``v1.2`` is a revision of the repository of the current folder, checked out beside it;
-``.`` is the working tree as it is.  ``/path/to/venv`` or ``/path/to/bin/python`` is an environment.
+``main``, ``HEAD~3`` or ``v1.2`` is a revision of the current folder's repository, checked out in a temporary folder;
+``.`` is the working tree, unchanged.  ``/path/to/venv`` or ``/path/to/bin/python`` is an environment.
 ``REVISION@ENVIRONMENT`` is both.
 """
 
@@ -17,13 +17,13 @@ from pathlib import Path
 
 from attention_conformance.impls.contract import InputError
 
-#: The working tree, as it is.
+#: The working tree, unchanged.
 HERE = "."
 
-#: A file that tells a checkout of this project, whose own code is run, from the repository of somebody's kernel.
+#: A file that distinguishes a checkout of this project, whose own code is run, from the repository of a user's kernel.
 OURS = Path("conformance", "SPEC.md")
 
-#: A file of its package, which a revision from before there was one package lacks.
+#: A file of its package, which revisions older than the one package lack.
 PACKAGE = Path("api", "__init__.py")
 
 #: Where a virtual environment keeps its interpreter.
@@ -36,13 +36,13 @@ class RevisionError(InputError, ValueError):
 
 @dataclass(frozen=True)
 class Revision:
-    """A revision that is ready: what the user called it, which Python runs it, in which folder, with whose suite."""
+    """A revision that is ready: the user's name for it, its Python, its folder, and the suite that it runs."""
 
     name: str
     python: str
     #: The folder that corresponds to the current one, where ``--impl file.py:function`` is looked for.
     folder: Path
-    #: The checkout of the suite that is run; None is the one that runs this.
+    #: The checkout of the suite to run; None for the suite that is running now.
     suite: Path | None
     #: The commit, or "" for the working tree.
     commit: str = ""
@@ -52,7 +52,7 @@ class Revision:
 def ready(text: str, folder: Path | None = None) -> Iterator[Revision]:
     """Make a revision ready, in a temporary checkout if it names a revision, and remove that afterwards.
 
-    Raises RevisionError for what is neither a revision nor an environment, and for one that cannot be compared.
+    Raises RevisionError for a text that is neither a revision nor an environment, and for one that cannot be compared.
     """
     folder = (folder or Path.cwd()).resolve()
     revision, environment = _parts(text, folder)
@@ -78,7 +78,7 @@ def ready(text: str, folder: Path | None = None) -> Iterator[Revision]:
 
 
 def _parts(text: str, folder: Path) -> tuple[str, str]:
-    """Revision and environment; git itself allows ``@`` in a revision, so only a path after it is one."""
+    """Revision and environment; git itself allows ``@`` in a revision, so only a path after it is an environment."""
     if not text:
         raise RevisionError("expected a git revision, an environment's path, or REVISION@PATH; got an empty text")
     if _is_environment(text, folder):
@@ -102,7 +102,7 @@ def _interpreter(text: str, folder: Path) -> Path:
 
 
 def _suite(text: str, checkout: Path) -> Path | None:
-    """The suite of a checkout of this project is its own; that of anybody's repository is the one that runs this.
+    """The suite to run: a checkout of this project has its own; for other repositories None, the suite running now.
 
     Raises RevisionError for a suite that is older than its one package.
     """

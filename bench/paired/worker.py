@@ -1,6 +1,6 @@
-"""Worker of a paired comparison: opens cells, measures a batch of calls of one, and hands back results.
+"""Worker of a paired comparison: opens cells, measures batches of their calls, and returns results.
 
-A batch is that of ``pytest bench`` (bench.sampling.sampler).  Everything that crosses the process border is plain
+Batches are those of ``pytest bench`` (bench.sampling.sampler).  Everything that crosses the process border is plain
 (strings, numbers, NumPy arrays), and its form has a number, so that a revision can be compared with an older one whose
 own classes differ.
 """
@@ -23,7 +23,7 @@ from attention_conformance.impls.backend import Backend, backend
 from attention_conformance.impls.contract import Framework, Function
 from attention_conformance.impls.process.pool import Pool
 
-#: Raised by one when what crosses the process border changes, or which inputs a batch's number stands for.
+#: Increased by one when the data that cross the process border change, or the inputs that a batch's number means.
 FORM = 7
 
 #: Keyword arguments of one call, as NumPy arrays and plain values: those with a position, and the others.
@@ -31,7 +31,7 @@ Inputs = tuple[dict[str, np.ndarray], dict[str, Any]]
 
 
 def form() -> int:
-    """The number of the form that this suite has."""
+    """The number of this suite's form."""
     return FORM
 
 
@@ -63,8 +63,8 @@ def begin(
     """Open a cell: prepare the implementation named ``what``, call it once, and then once on each input set.
 
     Returns ``status`` (as bench.sampling.sampler.Opened), ``text``, ``results`` of the first set, and ``seconds`` of
-    the fastest of the later calls.  With ``slowdown`` every call after the first spends that share of itself once more,
-    waiting.
+    the fastest of the later calls.  With ``slowdown`` every call after the first takes longer by that share of its
+    time, waiting.
     """
     target = next(t for t in _chosen((what,), device, dtype).targets if t.implementation.name == what)
     opened = sampler.open_cell(
@@ -81,17 +81,17 @@ def begin(
 
 
 def batch(key: str, seconds: float, most: int, number: int, last: bool) -> dict[str, Any]:
-    """A batch of calls; arguments and what is returned as of bench.sampling.sampler.batch."""
+    """A batch of calls; arguments and result as of bench.sampling.sampler.batch."""
     return dict(vars(sampler.batch(key, seconds, most, number, last)))
 
 
 def again(key: str, number: int) -> dict[str, Any]:
-    """One more call; arguments and what is returned as of bench.sampling.sampler.again."""
+    """One more call; arguments and result as of bench.sampling.sampler.again."""
     return dict(vars(sampler.again(key, number)))
 
 
 def cold_calls(key: str, count: int) -> dict[str, Any]:
-    """Calls with cold caches; arguments and what is returned as of bench.sampling.sampler.cold_calls."""
+    """Calls with cold caches; arguments and result as of bench.sampling.sampler.cold_calls."""
     return dict(vars(sampler.cold_calls(key, count)))
 
 
@@ -107,7 +107,7 @@ def end(key: str) -> None:
 
 
 def _copied(given: Inputs) -> Inputs:
-    """An implementation may change what it is given, and the first set is still needed."""
+    """A copy of an input set: an implementation may change its arguments, and the first set is still needed."""
     first, rest = ({n: np.array(v) if isinstance(v, np.ndarray) else v for n, v in each.items()} for each in given)
     return first, rest
 
@@ -128,6 +128,6 @@ def _slowed(run: Function, share: float, arrays: Backend) -> Function:
 @functools.cache
 def _chosen(patterns: tuple[str, ...], device: str, dtype: str) -> Selection:
     if device == "cuda" and importlib.util.find_spec("torch"):
-        importlib.import_module("torch")  # its clock is to be known before foreign code is loaded
+        importlib.import_module("torch")  # its clock must be known before foreign code is loaded
         device_clock.bind()
     return choose(patterns, [device], [dtype], Pool(in_process=True))

@@ -1,1 +1,1 @@
-"""Roofline: what a workload costs, and what a machine can do at most."""
+"""Roofline: the costs of a workload, and the limits of a machine."""

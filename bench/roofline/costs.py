@@ -1,15 +1,15 @@
 """Costs of a workload: floating-point operations by a printed formula per operator, bytes to move, and intensity.
 
-    bytes      what has to be read once + the results written once
+    bytes      what must be read once + the results written once
     intensity  floating-point operations ÷ bytes
     limit      min(matmul peak, intensity · memory bandwidth)
 
-What has to be read: of k and v the keys that at least one row sees, once for all query heads of their group; of q and
-grad_output the rows that see at least one key; of a bias the pairs that are allowed in some sequence; lengths; of the
-layers everything.  A call with a cache reads the past and writes it into the present that it returns, because that is
-what the operator asks for: a cache that grows in place moves half of it.
+A call must read the keys of k and v that at least one row sees, once for all query heads of their group; the rows of q
+and grad_output that see at least one key; the pairs of a bias that are allowed in some sequence; lengths; and for the
+layers everything.  A call with a cache reads the past and writes it into the present that it returns, as the operator
+requires: a cache that grows in place moves half of it.
 
-A kernel whose arrays stay in a cache can be above the peak of the bandwidth, which is that of memory.
+A kernel whose arrays stay in a cache can exceed the peak of the bandwidth, which is the memory's.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from attention_conformance.bench.workloads.workload import PACKED, Workload
 #: number of allowed pairs (i, j) of one head in one sequence, on average over the B sequences.
 #:
 #: Forward, 2 products a pair: q·k of D terms and P·V of Dv.
-#: Gradients, 5 products: q·k again, dP = dO·Vᵀ, dV = Pᵀ·dO (Dv terms), dQ = dS·K and dK = dSᵀ·Q (D terms) are what
-#: has to be computed from q, k, v and dO (Dao et al. 2022, FlashAttention, algorithm 4); with D = Dv that is 5/2 of the
-#: forward pass.  A program that runs its forward pass as well gets no credit for it.
+#: Gradients, 5 products: q·k again, dP = dO·Vᵀ, dV = Pᵀ·dO (Dv terms), dQ = dS·K and dK = dSᵀ·Q (D terms) must be
+#: computed from q, k, v and dO (Dao et al. 2022, FlashAttention, algorithm 4); with D = Dv that is 5/2 of the forward
+#: pass.  A program that runs its forward pass as well gets no credit for it.
 #: Layers, a product E × H·D for q, k and v, and H·D × E for the output, per token; E = H·D.
 #: Gradients of the layer: the products of q, k and v again, and two for the gradients of each projection, of its input
-#: and of its weight: 3 + 3 + 3 + 2 of them; of attention the 5, and P·V, of which the gradient of w_o is made.
+#: and of its weight: 3 + 3 + 3 + 2 of them; the 5 of attention, and P·V, from which the gradient of w_o is made.
 FORMULAS = {
     "sdpa": "2·B·H·pairs·(D + Dv)",
     "sdpa_grad": "2·B·H·pairs·(3·D + 2·Dv)",
@@ -48,7 +48,7 @@ FORMULAS = {
     "paged": "2·B·H·pairs·(D + Dv)",
 }
 
-#: Arrays of which some rows may not be needed: those of queries, and those of keys.
+#: Arrays whose rows need not all be read: those of queries, and those of keys.
 QUERIES, KEYS = ("q", "grad_output"), ("k", "v", "k_cache", "v_cache")
 
 COMPUTE, BANDWIDTH = "compute", "bandwidth"
@@ -99,7 +99,7 @@ def flops(workload: Workload) -> int:
 
 
 def least_bytes(w: Workload, dtype: str) -> int:
-    """Bytes that a call of the workload has to move at least."""
+    """Fewest bytes that a call of the workload must move."""
     given = sum(
         _read(w, name, shape) * np.dtype(arguments.dtype_of(name, dtype)).itemsize
         for name, shape in arguments.shapes(w).items()
@@ -128,7 +128,7 @@ def measures(w: Workload, dtype: str, seconds: float, roofline: Roofline | None)
 
 
 def _read(w: Workload, name: str, shape: tuple[int, ...]) -> int:
-    """Numbers of one input that have to be read."""
+    """Count of the numbers of one input that must be read."""
     if w.kind in ("mha", "sublayer"):
         return math.prod(shape)  # every position is a query, and every row of the bias is in the gradients
     if name == "bias":
@@ -146,6 +146,6 @@ def _seen(w: Workload) -> tuple[int, int]:
     for first, last in _spans(w):
         some = first <= last
         rows += int(some.sum())
-        # The first and the last key move by one from row to row, or stand still, so the seen keys have no gap.
+        # The first and the last key move by one from row to row, or not at all, so the seen keys have no gap.
         keys += int(last[some].max() - first[some].min() + 1) if some.any() else 0
     return rows, keys

@@ -3,8 +3,8 @@
     flops per second   2·n³ ÷ the least time of a product of two n × n matrices, per device and dtype
     bytes per second   2 · bytes ÷ the least time of copying an array that no cache holds (read and written)
 
-Each framework measures in its own process, as it computes when it is timed; the peak is the best of all of them, with
-its name.  A peak is what the best kernel reaches, so the least time counts, not the median.
+Each framework measures in its own process, where its calls are timed; the peak is the best of all of them, with its
+name.  A peak is what the best kernel reaches, so the least time counts, not the median.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from attention_conformance.impls.contract import Framework, Implementation, Prof
 from attention_conformance.impls.process import threads
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
-#: Seconds for one roofline in one framework, and calls that are made at least, after one to warm up.
+#: Seconds for one roofline in one framework, and the fewest calls, after one to warm up.
 SECONDS, CALLS = 0.3, 3
 
 #: The least side of a product, which doubles while the next one's calls are predicted to take less than MOST seconds (a
@@ -36,7 +36,7 @@ LEAST_SIDE, MOST = 256, 1.0
 LARGEST_SIDE = {"cpu": 2048, "cuda": 8192}
 
 #: Bytes of the array that is copied, by device.  With its copy 512 MiB, which is more than the last-level cache of all
-#: but a few servers, and on a GPU 4 GiB, so that the start of a kernel is nothing beside the time that it takes.
+#: but a few servers, and on a GPU 4 GiB, so that the start of a kernel is negligible in its time.
 COPIED = {"cpu": 2**28, "cuda": 2**31}
 
 #: Numbers that are drawn for an array; a larger one repeats them.
@@ -80,8 +80,8 @@ def roofline(device: str, dtype: str, samples: Iterable[Sample]) -> Roofline:
 def product(framework: Framework, device: str, dtype: str, seconds: float) -> list[Sample]:
     """Best matrix product in this dtype, in the framework's process; nothing where it has none.
 
-    Where others work, a large product waits for them many times and the best of small ones for nobody, so half of the
-    time is the smallest one's.
+    On a busy machine a large product waits for other work many times, and the best of the small ones never, so the
+    smallest gets half of the time.
     """
     arrays = backend(framework)
     side: int = LEAST_SIDE
@@ -99,14 +99,14 @@ def product(framework: Framework, device: str, dtype: str, seconds: float) -> li
                 rates[side] = max(rates[side], 2 * side**3 / _fastest(arrays, device, multiply, seconds / 2))
                 break
             side *= 2
-    except Exception:  # each library says in its own way that it has no product of this dtype
+    except Exception:  # libraries without a product of this dtype raise different exceptions
         return []
     best = max(rates, key=lambda side: rates[side])
     return [Sample(str(framework), "flops", rates[best], best)]
 
 
 def bandwidth(framework: Framework, device: str, seconds: float) -> list[Sample]:
-    """Fastest copy, in the framework's process; nothing where it cannot."""
+    """Fastest copy, in the framework's process; nothing where it cannot copy."""
     arrays = backend(framework)
     try:
         copy = arrays.copy(arrays.put(_numbers((COPIED[device] // 4,), "float32"), device))
@@ -121,10 +121,10 @@ _SEEN: dict[tuple[Framework, str, tuple[str, ...], int], float] = {}
 
 
 def product_dtypes(dtype: str, device: str, profile: Profile) -> tuple[str, ...]:
-    """Dtypes whose matrix products a kernel may use: its own, float32, in which one of half precision may compute.
+    """Dtypes whose matrix products a kernel may use: its own, and float32, which a half-precision kernel may use too.
 
-    One that rounds float32 to TF32 on a GPU uses units whose own product no framework makes unless it is told to; in
-    bfloat16 they are as fast, or twice.
+    A kernel that rounds float32 to TF32 on a GPU uses units whose own product frameworks make only on request; their
+    product in bfloat16 is as fast, or twice as fast.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def best_product(target: Target, seconds: float, count: int) -> float:
     Parameters
     ----------
     seconds
-        For which it is looked for; none is with 0.
+        Seconds of measuring; with 0 nothing is measured.
     count
         Threads of the framework.
     """
@@ -169,25 +169,25 @@ def best_product(target: Target, seconds: float, count: int) -> float:
 
 
 def _fastest(arrays: Backend, device: str, call: Callable[[], Any], seconds: float) -> float:
-    """The least seconds of a call, of CALLS at least, and of more while ``seconds`` last."""
+    """The least seconds of a call, among at least CALLS, and more while ``seconds`` last."""
     least, total, made = math.inf, 0.0, -1
     while made < CALLS or total < seconds:
         arrays.synchronize(device)
         started = time.perf_counter()
-        returned = call()  # stays until it is waited for
+        returned = call()  # kept until it is done
         arrays.synchronize(device)
         elapsed = time.perf_counter() - started
         del returned
         made += 1
-        if made:  # the first call is there to warm up
+        if made:  # the first call is warm-up
             least, total = min(least, elapsed), total + elapsed
     return least
 
 
 def _numbers(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Numbers around 0.5: zeros are multiplied with less power, and so at a higher clock, by some devices.
+    """Numbers around 0.5: some devices multiply zeros with less power, and so at a higher clock.
 
-    They repeat after DRAWN, as to draw an array that is only copied takes longer than to copy it.
+    They repeat after DRAWN, as drawing an array that is only copied takes longer than copying it.
     """
     drawn = np.random.default_rng(0).random(min(DRAWN, math.prod(shape)), np.float32).astype(np.dtype(dtype))
     return np.resize(drawn, shape)

@@ -1,7 +1,7 @@
 """Cold cache: before a call a buffer of twice the last cache is copied, which leaves nothing else in it.
 
-On the CPU by NumPy, with all threads that the worker may have, as every core has nearer caches of its own; on another
-device by the framework itself.
+NumPy copies it on the CPU, with all threads of the worker, as every core has nearer caches of its own; the framework
+itself does on another device.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from attention_conformance.impls.backend import Backend, backend
 from attention_conformance.impls.contract import Framework
 from attention_conformance.impls.process import threads
 
-#: What was in the caches when a call began: what the calls before it left, or nothing of its own.
+#: Content of the caches when a call begins: what the calls before it left, or nothing of its own.
 WARM, COLD = "warm", "cold"
 
-#: Said above the table, as every time depends on it.
+#: Text above the table, as every time depends on it.
 MEANING = {
     WARM: "the inputs rotate among three sets; of these stays in the caches what fits",
     COLD: "before every call a buffer of twice the last cache was copied",
 }
 
-#: The buffer's size in caches: a cache that does not drop what is oldest first is not cleared by one of its own size.
+#: The buffer's size in caches: one of a cache's own size does not clear it, unless the oldest data are dropped first.
 TIMES = 2
 
-#: Bytes of the last cache where nobody tells.  CPU: a guess.  GPU: the buffer comes to the 256 MiB that Triton clears
+#: Bytes of the last cache where they are unknown.  CPU: a guess.  GPU: the buffer has the 256 MiB that Triton clears
 #: before each call (get_empty_cache_for_benchmark in third_party/nvidia/backend/driver.py).
 UNTOLD = {"cpu": 2**26, "cuda": 2**27}
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Clears the caches when it is called; ``size`` is what is read and written, each."""
+    """Clears the caches when it is called; ``size`` bytes are read, and as many written."""
 
     size: int
     copy: Callable[[], Any]
     wait: Callable[[Any], None]
 
     def __call__(self) -> None:
-        """Copy, and wait for it, so that it takes nothing of the time of the call that follows."""
+        """Copy, and wait for it, so that it adds nothing to the time of the call that follows."""
         self.wait(self.copy())
 
 
 @functools.cache
 def buffer(framework: Framework, device: str) -> Buffer:
-    """The buffer of a device, one in a process.  Raises NotImplementedError where the framework cannot copy there."""
+    """The buffer of a device, one in a process.  Raises NotImplementedError if the framework cannot copy there."""
     arrays: Backend = backend(Framework.NUMPY if device == "cpu" else framework)
     told = last_bytes() if device == "cpu" else arrays.cache_bytes(device)
     size = TIMES * (told or UNTOLD[device])
@@ -63,5 +63,5 @@ def buffer(framework: Framework, device: str) -> Buffer:
 
 
 def last_bytes(root: Path = Path("/")) -> int | None:
-    """Bytes of the last caches of the usable cores together, as Linux tells them; None elsewhere."""
+    """Bytes of the last caches of the usable cores together, as Linux reports them; None elsewhere."""
     return sum(threads.last_caches(threads.affinity(), root / "sys/devices/system/cpu").values()) or None

@@ -1,7 +1,7 @@
-"""Device clock: the functions of torch by which calls on a GPU are timed, as they were before foreign code was loaded.
+"""Device clock: the functions of torch that time calls on a GPU, as they were before foreign code was loaded.
 
-``torch.cuda`` is a module that any code in the process can change.  A function of it that is another one than before
-is seen, as one of ``time`` is (impls.process.clocks).
+``torch.cuda`` is a module that any code in the process can change.  A replaced function of it is detected, as one of
+``time`` is (impls.process.clocks).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _BOUND: dict[str, Any] = {}
 
 
 def bind() -> None:
-    """Remember the functions, where torch is imported and has a GPU; to be called before foreign code is loaded.
+    """Remember the functions, where torch is imported and has a GPU; must be called before foreign code is loaded.
 
-    What was remembered before stays.
+    Functions that were remembered before are kept.
     """
     if not _BOUND:
         _BOUND.update(_now())
 
 
 def replaced() -> str:
-    """Sentence that names the functions that are others than they were.
+    """Sentence that names the functions that were replaced.
 
     Returns
     -------

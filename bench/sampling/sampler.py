@@ -33,17 +33,17 @@ Make = Callable[[int], tuple[dict[str, np.ndarray], dict[str, Any]]]
 #: Share of a call, and seconds, by which reading results may take longer than reading plain arrays.
 LATE_SHARE, LATE_SECONDS = 0.5, 1e-4
 
-#: Bytes of results whose reading takes less than the code that reads them takes to come back into caches.
+#: Bytes of results below which reading them takes less time than loading the reading code into caches.
 SMALL = 2**20
 
-#: Bytes of inputs below which calls with cold caches are slow for their code alone, and tell nothing.  A step of
-#: decoding of 50 µs over 512 KiB took 2.1 times as long on inputs that no cache had, beside another busy core.
+#: Bytes of inputs below which calls with cold caches are slow because of their code, and show nothing.  A step of
+#: decoding of 50 µs over 512 KiB took 2.1 times as long on inputs that no cache had, next to another busy core.
 TELLING = 2**18
 
 #: Seconds after which results are read again, to see whether they are still being written.
 SETTLES = 0.05
 
-#: What libraries say that have no exception of their own for it: XLA, PyTorch's CPU allocator, ONNX Runtime.
+#: Messages of libraries that have no exception of their own for it: XLA, PyTorch's CPU allocator, ONNX Runtime.
 OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "DefaultCPUAllocator: can't allocate memory", "Failed to allocate memory")
 
 #: The open cells of this process, by key.
@@ -57,12 +57,12 @@ _START: list[int] = []
 class Opened:
     """The first call of a cell, on its first input set.  ``status`` as in impls.calls.Reply, or "memory" if it ran out.
 
-    ``results`` are by name, in layout (B, H, S, D); ``peak_rss_bytes`` is what the process grew by during the first
-    call.  ``held_rss_bytes`` is what it held at most since this cell was opened beyond what it held before the first
-    cell of all, without the inputs of the cells that are open: a library may keep what an earlier call or its
-    preparation took, and then takes it from there, so that the first call alone would tell too little.  Both are None
-    where the system does not tell and on other devices than the CPU.  ``clock`` times its calls, and ``evicted_bytes``
-    are copied before each.
+    ``results`` are by name, in layout (B, H, S, D); ``peak_rss_bytes`` is the growth of the process during the first
+    call.  ``held_rss_bytes`` is the most that it held since this cell was opened, beyond what it held before its very
+    first cell, without the inputs of the open cells: a library may serve the call from memory that an earlier call or
+    the preparation took, so that the first call alone would show too little.  Both are None where the system does not
+    report them, and on devices other than the CPU.  ``clock`` times its calls, and ``evicted_bytes`` are copied before
+    each.
     """
 
     status: str
@@ -81,12 +81,12 @@ class Batch:
     """A batch of calls: seconds of each, in order.  ``status`` is one of Opened's, or "lost" if no such cell is open.
 
     The last call was on inputs that the implementation had never seen.  Reading its results back took
-    ``readback_seconds``, and of plain copies ``plain_seconds`` (0 where the first is short); ``cores`` is CPU time ÷
-    time, of all threads.  Of the last batch of a process run there are the results, copied right after the call, and
-    which of them (``unsettled``) had changed later.  ``host_seconds`` is the median of calls on an idle device by the
-    host's clock, where ``seconds`` are by another; ``held`` says of each whether it was behind a held queue.  In all
-    ``made`` calls were made, in ``call_seconds``; all else took
-    ``other_seconds``: making inputs, reading results, clearing caches.
+    ``readback_seconds``, and reading plain copies ``plain_seconds`` (0 where the first is short); ``cores`` is CPU time
+    ÷ time, of all threads.  The last batch of a process run has the results, copied right after the call, and the names
+    of those (``unsettled``) that changed later.  ``host_seconds`` is the median of calls on an idle device by the
+    host's clock, where ``seconds`` are by another; ``held`` says for each call whether it was behind a held queue.  In
+    total ``made`` calls were made, in ``call_seconds``; everything else took ``other_seconds``: making inputs, reading
+    results, clearing caches.
     """
 
     status: str
@@ -105,7 +105,7 @@ class Batch:
 
 
 def kind(error: BaseException) -> str:
-    """The status "memory" for what libraries raise when an array does not fit, else "raised".
+    """The status "memory" for exceptions that libraries raise when an array does not fit, else "raised".
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def kind(error: BaseException) -> str:
 
 
 def text(error: BaseException) -> str:
-    """Text of an exception, in one line; its type too, unless that is what "unsupported" says already.
+    """Text of an exception, in one line; with its type, unless the status "unsupported" implies it.
 
     Parameters
     ----------
@@ -148,11 +148,11 @@ class _Cell:
     arrays: Backend
     workload: Workload
     watch: Stopwatch
-    #: Arguments and keywords of the first input set, of which fresh ones are made.
+    #: Arguments and keywords of the first input set, from which fresh ones are made.
     first: tuple[dict[str, np.ndarray], dict[str, Any]]
     calls: int = 0
     result_bytes: int = 0
-    #: Calls so far, their seconds, and those of work that is no call.
+    #: Calls so far, their seconds, and the seconds of other work.
     made: int = 0
     call_seconds: float = 0.0
     other_seconds: float = 0.0
@@ -173,7 +173,7 @@ class _Cell:
         return self.inputs[self.calls % len(self.inputs)]
 
     def fresh_inputs(self, number: int) -> dict[str, Any]:
-        """Inputs that were never seen, in arrays that were never seen; of a layer with the parameters that it has."""
+        """New inputs in new arrays; a layer keeps its parameters."""
         with self.uncounted():
             request = Request(self.specification.device, *arguments.fresh(self.workload, *self.first, number))
             known = {name: array for name, array in self.inputs[0].items() if name in arguments.PARAMETERS}
@@ -181,7 +181,7 @@ class _Cell:
 
     @contextlib.contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Count the seconds of what is no call."""
+        """Count the seconds of work other than calls."""
         started = perf_counter()
         yield
         self.other_seconds += perf_counter() - started
@@ -196,9 +196,9 @@ class _Cell:
         return perf_counter() - started, copies
 
     def read_plain(self, returned: Any) -> float:
-        """Seconds that reading results takes whose arrays were made again from the numbers of these.
+        """Seconds for reading results whose arrays were rebuilt from the numbers of these.
 
-        Everything that is made on the way stays until it is read: memory that was just freed is quicker to get.
+        Everything made on the way is kept until it is read: memory that was just freed is quicker to get.
         """
         values = returned if isinstance(returned, tuple) else (returned,)
         numbers = [self.arrays.get(value) for value in values]
@@ -208,7 +208,7 @@ class _Cell:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its input sets, and of the one that fresh ones are made of."""
+        """Bytes of its input sets, and of the one that fresh ones are made from."""
         found = (value for given in self.first for value in given.values() if isinstance(value, np.ndarray))
         return (len(self.inputs) + 1) * sum(value.nbytes for value in found)
 
@@ -225,12 +225,12 @@ def open_cell(
 ) -> Opened:
     """Make the input sets, prepare, and call once.  Never raises for what the implementation does.
 
-    With ``cold`` all calls find cold caches.  ``make`` gives the input set with a number; else it is drawn from it.
+    With ``cold`` all calls find cold caches.  ``make`` gives the input set with a number; else ``seed`` draws it.
 
     Parameters
     ----------
     key
-        The name that it is known by until it is closed.
+        The name of the cell until it is closed.
     implementation
         Implementation that is timed.
     workload
@@ -266,7 +266,7 @@ def open_cell(
 
 
 def _drawn_once(workload: Workload, dtype: str, seed: int) -> Make:
-    """Input sets of which the first is drawn and the others have its numbers at other places, which takes less time."""
+    """Input sets: the first is drawn, the others have its numbers at other places, which takes less time."""
     first = functools.cache(functools.partial(arguments.make, workload, dtype, seed))
     # Number −1 moves nothing, and the sets that a batch ends with have numbers from 0 on.
     return lambda number: arguments.fresh(workload, *first(), -1 - number)
@@ -277,7 +277,7 @@ def _open(key: str, implementation: Implementation, workload: Workload, device: 
     device_clock.bind()
     function = load_function(implementation)
     if not _CELLS:
-        gc.freeze()  # what libraries made stays; looking through it at every end of a cell took 0.3 s with torch
+        gc.freeze()  # libraries' objects stay; searching them at every end of a cell took 0.3 s with torch
     watch = stopwatch(arrays, implementation.framework, device, cold)
     allocator.trim()  # what other cells freed is not this one's
     held = peak_rss(device, since_start=True)
@@ -307,22 +307,22 @@ def _open(key: str, implementation: Implementation, workload: Workload, device: 
 
 
 def peak_rss(device: str, since_start: bool = False) -> Callable[[], int | None]:
-    """A function that says how many bytes this process has held, at most, since now, beyond what it holds now.
+    """A function that gives the most bytes that this process has held from now on, beyond what it holds now.
 
-    With ``since_start`` beyond what it held before its first cell.  None where the system keeps no peak that starts
-    again; the function tells of the time since the last start.
+    With ``since_start`` beyond what it held before its first cell.  None where the system has no peak that can be
+    reset; the function covers the time since the last reset.
 
     Parameters
     ----------
     device
-        Device of the cell; on an accelerator its allocator is asked.
+        Device of the cell; on an accelerator the function gives None.
     since_start
         Beyond what the process held before its first cell.
 
     Returns
     -------
     Callable[[], int | None]
-        A function that gives bytes, or None where the system tells none.
+        A function that gives bytes, or None where they are unknown.
     """
     if device != "cpu":
         return lambda: None
@@ -387,9 +387,9 @@ def _again(cell: _Cell, number: int) -> Batch:
 
 
 def cold_calls(key: str, count: int) -> Batch:
-    """So many calls on inputs that the implementation knows, each with cold caches.
+    """Calls on inputs that the implementation knows, each with cold caches.
 
-    None if those cannot be cleared, and of small inputs: there it is the code that comes from memory.
+    No calls if caches cannot be cleared, or if inputs are small: there the code comes from memory.
 
     Parameters
     ----------
@@ -423,8 +423,8 @@ def _cold_calls(cell: _Cell, count: int) -> Batch:
 def batch(key: str, seconds: float, most: int, number: int, last: bool = False, lead: float | None = None) -> Batch:
     """A batch: calls on the input sets until ``seconds`` are over, and one on the fresh set with this number.
 
-    The number also says on which core it begins (threads.begin_on).  Calls of ``lead`` seconds, one at least, come
-    before and are no samples.  With ``most`` 1 the fresh call is the only sample, and if ``lead`` is None the only
+    The number also decides on which core it begins (threads.begin_on).  Calls of ``lead`` seconds, at least one, come
+    before and are not samples.  With ``most`` 1 the fresh call is the only sample, and if ``lead`` is None the only
     call.  ``last`` sends its results back.
 
     Parameters
@@ -434,7 +434,7 @@ def batch(key: str, seconds: float, most: int, number: int, last: bool = False, 
     seconds
         Seconds for which calls are made.
     most
-        Number of samples at most.
+        Largest number of samples.
     number
         Number of the fresh input set, and of the core that the batch begins on.
     last
@@ -445,14 +445,14 @@ def batch(key: str, seconds: float, most: int, number: int, last: bool = False, 
     Returns
     -------
     Batch
-        Seconds of each call, and what was seen.
+        Seconds of each call, and the observations.
     """
     return _attempt(key, lambda cell: _batch(cell, seconds, most, number, last, lead))
 
 
 def _batch(cell: _Cell, seconds: float, most: int, number: int, last: bool, lead: float | None) -> Batch:
     cell.made, cell.call_seconds, cell.other_seconds, evicted = 0, 0.0, 0.0, cell.watch.eviction.seconds
-    fresh = cell.fresh_inputs(number)  # before the others, as memory that is taken and freed in between shows in a call
+    fresh = cell.fresh_inputs(number)  # before the others, as taking and freeing memory in between would slow a call
     times: list[float] = []
     returned = None
     threads.begin_on(number)
@@ -462,13 +462,13 @@ def _batch(cell: _Cell, seconds: float, most: int, number: int, last: bool, lead
     worked, started = cell.watch.eviction.now()
     cell.watch.held()
     while len(times) < most - 1 and sum(times) < seconds:
-        del returned  # so that its memory is free for the next call, as in a loop that uses it up
+        del returned  # so that its memory is free for the next call, as in a loop that consumes it
         elapsed, returned = cell.time_call(cell.next_inputs())
         times.append(elapsed)
     if times and cell.result_bytes < SMALL:
         with cell.uncounted():
             cell.copied(returned)  # the first reading in a batch is slow, and the next one is judged
-        cell.time_call(cell.next_inputs())  # as is the first call after anything else
+        cell.time_call(cell.next_inputs())  # the first call after anything else is slow too
     del returned
     held = cell.watch.held()[: len(times)]
     elapsed, returned = cell.time_call(fresh, late=last)
@@ -510,14 +510,14 @@ def _lead(cell: _Cell, enough: float) -> None:
 
 
 def change(key: str, changed: Callable[[Function], Function]) -> None:
-    """Have another function called from now on, which is made of the prepared one.
+    """Call another function from now on, which is made from the prepared one.
 
     Parameters
     ----------
     key
         The name of a cell that this worker has opened.
     changed
-        Makes the new function of the prepared one.
+        Makes the new function from the prepared one.
     """
     _CELLS[key].run = changed(_CELLS[key].run)
 

@@ -1,8 +1,8 @@
 """Stopwatch of one call: the host's clock, or events in the device's own queue where a framework has them.
 
-Before it everything that was submitted is done, and with cold caches a buffer is copied; neither is in the time.  By
-events a call is timed behind work that holds the queue until all of it is submitted: the time is then that of the
-device, and not of the host's launching.
+Before the call all submitted work is finished, and with cold caches a buffer is copied; neither is in the time.  Events
+time a call behind work that holds the queue until all of the call is submitted: the time is then the device's, without
+the host's launching.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from attention_conformance.impls.backend import Backend, Events
 from attention_conformance.impls.contract import Framework, Function
 from attention_conformance.impls.process.clocks import perf_counter, process_time
 
-#: Waiting for a device takes this many times as long as for an idle one if it still works, as far as can be told, and
-#: longer than the call was submitted: on a virtual machine's core that was slow for a while, both took up to five times
-#: as long, and waits of 20 to 100 µs were added to calls of 15 µs.
+#: A device counts as still working if waiting for it takes this many times as long as for an idle one, and longer than
+#: submitting the call took: on a virtual machine's core that was slow for a while, both took up to five times as long,
+#: and waits of 20 to 100 µs were added to calls of 15 µs.
 BUSY = 3
 
-#: Times that waiting for an idle device is tried; the least counts.
+#: Number of trial waits for an idle device; the shortest counts.
 TRIES = 5
 
-#: The queue is held for so many times as long as the last call took to submit, and these seconds more; a call that the
+#: The queue is held for this many times as long as the last call took to submit, plus these seconds; a call that the
 #: system interrupted takes longer, and is then one of many.
 HELD_TIMES, HELD_SECONDS = 2.0, 5e-5
 
-#: Seconds for which the queue is held at most.  What takes longer to submit compiles.
+#: Most seconds for which the queue is held.  A call that takes longer to submit compiles.
 HELD_MOST = 0.02
 
-#: Calls in a row that the device began before all of them was submitted, each held twice as long as the one before;
-#: then they wait for the device themselves, and no queue is held for them.
+#: Calls in a row, each held twice as long as the one before, that the device began before they were submitted in full;
+#: after that many, the calls are taken to wait for the device themselves, and no queue is held for them.
 MISSES = 6
 
-#: Calls on an idle device from which it is known what the host waits for: a cell's first and its warm ones, of which
-#: some load kernels, or raise the clock.
+#: Fewest calls on an idle device after which the host's wait is known: a cell's first and its warm ones, some of which
+#: load kernels, or raise the clock.
 LEAST_IDLE = 4
 
-#: A call that takes so many times as long as it is submitted gains nothing from a held queue.
+#: A call that takes this many times as long as its submission gains nothing from a held queue.
 LONG_CALL = 500.0
 
-#: Share of a call for which the host may wait longer for it on an idle device than it takes behind a held queue, and
-#: seconds of it.  What is beyond it was done while the queue was held.
+#: Share of the host's wait for a call on an idle device, and seconds, by which that wait may exceed the call's time
+#: behind a held queue.  Any more is work that was done while the queue was held.
 HIDDEN_SHARE, HIDDEN_SECONDS = 0.25, 5e-5
 
 
@@ -58,22 +58,22 @@ class Stopwatch(Protocol):
     def time(self, run: Function, native: Mapping[str, Any], *, late: bool = False) -> tuple[float, Any]:
         """Seconds of a call, and what it returned.
 
-        ``late`` has its inputs copied into their places only behind what holds the queue, where one is held.
+        With ``late`` its inputs are copied into place only behind the work that holds the queue, where it is held.
         """
 
     def time_idle(self, run: Function, native: Mapping[str, Any]) -> tuple[float, Any]:
         """Seconds of a call on an idle device, its launch included, and what it returned."""
 
     def host(self) -> list[float]:
-        """Seconds of calls on an idle device since this was last asked, by the host's clock where that is another."""
+        """Host-clock seconds of calls on an idle device since the last request; none if that clock times all calls."""
 
     def held(self) -> list[bool]:
-        """Whether each call since this was last asked was behind a held queue; none where there is no queue."""
+        """Whether each call since the last request was behind a held queue; none where there is no queue."""
 
 
 @dataclass
 class Eviction:
-    """Clears the caches, if it has a buffer, and counts what comes before calls of time and of CPU time."""
+    """Clears the caches, if it has a buffer, and counts the time and the CPU time of what comes before calls."""
 
     copied: Buffer | None = None
     seconds: float = 0.0
@@ -85,9 +85,9 @@ class Eviction:
             self._count(self.copied)
 
     def begin(self, arrays: Backend, device: str) -> None:
-        """Copy, if there is a buffer, and wait until the device is idle; on a GPU that is counted.
+        """Copy, if there is a buffer, and wait until the device is idle; on a GPU the wait is counted.
 
-        Calls of 0.1 ms on an H200 had a quarter of their time between them, of which the worker did not tell.
+        With calls of 0.1 ms on an H200 a quarter of the time was between calls, and the worker did not report it.
         """
         self()
         if device == "cpu":
@@ -96,7 +96,7 @@ class Eviction:
             self._count(lambda: arrays.synchronize(device))
 
     def but(self, seconds: float, since: tuple[float, float]) -> None:
-        """Count all since ``since``, a pair of ``now``, but so many seconds, which are those of a call."""
+        """Count all time since ``since``, a pair from ``now``, except these seconds, which are a call's."""
         worked, elapsed = (one - other for one, other in zip(self.now(), since, strict=True))
         self.cpu_seconds += worked
         self.seconds += max(0.0, elapsed - seconds)
@@ -136,11 +136,11 @@ class Wall:
         return perf_counter() - started, returned
 
     def time_idle(self, run: Function, native: Mapping[str, Any]) -> tuple[float, Any]:
-        """The same: nothing is held."""
+        """Same as ``time``: nothing is held."""
         return self.time(run, native)
 
     def host(self) -> list[float]:
-        """No seconds beside the times themselves."""
+        """No seconds: the times themselves are by the host's clock."""
         return []
 
     def held(self) -> list[bool]:
@@ -150,17 +150,17 @@ class Wall:
 
 @dataclass
 class ByEvents:
-    """The device's clock: from a mark before what the call submits to one behind it.
+    """The device's clock: from a mark before the work of the call to one behind it.
 
-    Before the first mark the queue is held, by work that does nothing, until all of the call is submitted.  Where the
-    device passed the mark earlier, the next call is held longer; a call that waits for the device itself is never
-    submitted in time, and is timed on an idle device, with its launch.  So is the first one, and one that is long.
+    Before the first mark, work that does nothing holds the queue until all of the call is submitted.  If the device
+    passes the mark earlier, the next call is held longer; a call that waits for the device itself is never submitted in
+    time, and is timed on an idle device, with its launch.  So are the first call, and long ones.
 
-    A call may submit to another queue, which the second mark does not wait for.  What the device still works after it
-    is added, by the host's clock.  What it works in another queue before the marks, while this one is held, shows on an
-    idle device: once the host has submitted such a call it waits longer for it than the call takes between the marks.
-    Nothing is held for that one either, so that work is nowhere hidden but what takes less time than its launch;
-    ``late`` inputs show that in what it computes.
+    A call may submit to another queue, which the second mark does not wait for.  Work that the device still does after
+    it is added, by the host's clock.  Work in another queue before the marks, while this one is held, shows on an idle
+    device: after submitting such a call the host waits longer for it than the call takes between the marks.  No queue
+    is held for such a call either, so only work that takes less time than its launch can hide; ``late`` inputs reveal
+    that in its results.
     """
 
     arrays: Backend
@@ -170,17 +170,17 @@ class ByEvents:
     clock: str = DEVICE
     _host: list[float] = field(default_factory=list)
     _held: list[bool] = field(default_factory=list)
-    #: Whether calls can be held, how many in a row were begun too early, and seconds that the last took to submit.
+    #: Whether calls can be held, number in a row that began too early, and seconds that the last took to submit.
     _holds: bool = True
     _missed: int = 0
     _launch: float | None = None
-    #: Calls on an idle device; the least seconds that the host waited for one after it was submitted; and of any call.
+    #: Calls on an idle device; least seconds that the host waited for one after submitting it; least seconds of a call.
     _idle_calls: int = 0
     _waited: float = math.inf
     _least: float = math.inf
 
     def __post_init__(self) -> None:
-        """Learn what waiting for the idle device takes."""
+        """Measure the wait for the idle device."""
         self._wait()
         self._idle = min(self._wait() for _ in range(TRIES))
 
@@ -220,12 +220,12 @@ class ByEvents:
         return seconds, returned
 
     def host(self) -> list[float]:
-        """Seconds of calls on an idle device since this was last asked, until it was idle again."""
+        """Host-clock seconds of calls on an idle device since the last request, until it was idle again."""
         taken, self._host = self._host, []
         return taken
 
     def held(self) -> list[bool]:
-        """Whether each call since this was last asked was behind a held queue."""
+        """Whether each call since the last request was behind a held queue."""
         taken, self._held = self._held, []
         return taken
 

@@ -1,6 +1,6 @@
-"""Attention that is wrong and takes a known amount of memory, for tests of what measures it.
+"""Wrong attention that takes a known amount of memory, for tests of what measures it.
 
-Each writes what it takes: memory that is never written is none.
+Each function writes the memory that it takes: unwritten memory would not count.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 MEBIBYTE = 2**20
 
-#: What an implementation keeps between its calls.
+#: Data that the implementations keep between calls.
 KEPT: list[Any] = []
 
 
@@ -28,7 +28,7 @@ def takes_40(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def takes_24_twice(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """24 MiB, given back, and 24 MiB again."""
+    """24 MiB, freed, and 24 MiB again."""
     _take(24)
     _take(24)
     return v.copy()
@@ -47,7 +47,7 @@ def only_asks(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def keeps(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """A workspace of the size of the scores, kept and used by all later calls that fit in it, as an arena is."""
+    """A workspace of the size of the scores, kept for all later calls that fit in it, like an arena."""
     needed = q[..., 0].size * k.shape[2] * q.itemsize
     if not KEPT or KEPT[0].nbytes < needed:
         KEPT[:] = [np.ones(needed, np.uint8)]
@@ -55,7 +55,7 @@ def keeps(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def compiles_40(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """40 MiB for a moment in the first call with these lengths."""
+    """40 MiB temporarily, in the first call with these lengths."""
     if q.shape not in KEPT:
         _take(40)
         KEPT.append(q.shape)
@@ -94,15 +94,15 @@ def planned() -> Any:
 
 
 def takes_what_is_planned(q: Any, k: Any, v: Any) -> Any:
-    """What the compiler says."""
+    """As much as the compiler says."""
     return planned()(q, k, v)
 
 
 def raises(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Nothing."""
+    """Nothing: it raises."""
     raise ValueError("no kernel for you\nand more")
 
 
 def crashes(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Kills its process."""
+    """Nothing: it kills its process."""
     os.abort()

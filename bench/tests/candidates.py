@@ -1,6 +1,6 @@
 """Candidates: the cheats that the gate must reject and the honest kernels that it must accept, from their two files.
 
-Each is the code of a file that a user could have, behind a prelude with ``exact``, plain attention of its framework.
+Each is the code of a file that a user could have, after a prelude with ``exact``, plain attention of its framework.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from attention_conformance.bench.gate import command
 from attention_conformance.bench.gate.verdict import Verdict
 
-#: What a candidate is run with: a small task, and a variable of the parent's that none may see.
+#: Every candidate is run with a small task, and with a variable of the parent that no candidate may see.
 SHAPE, SECRET = "1,2,2,32,64,16", "GATE_SECRET"
 
 PRELUDES = {
@@ -38,7 +38,7 @@ def exact(q, k, v):
 """,
 }
 
-#: A problem's file in KernelBench's form, of our own words, at a small size.
+#: A problem file in KernelBench's form, in our own words, at a small size.
 PROBLEM = """import torch
 from torch import nn
 
@@ -61,7 +61,7 @@ def get_init_inputs():
 
 @dataclass(frozen=True)
 class Candidate:
-    """One candidate: ``reason`` has words of what rejects it, "" for an honest one."""
+    """One candidate: ``reason`` is part of the reason for rejecting it, "" for an honest one."""
 
     name: str
     what: str
@@ -71,24 +71,24 @@ class Candidate:
     framework: str = "numpy"
     function: str = "attention"
     own_work: bool = False
-    #: Its task is a problem in KernelBench's form.
+    #: The candidate's task is a problem in KernelBench's form.
     problem: bool = False
-    #: The cheat was not seen in this form: the source has one like it.
+    #: The cheat was not seen in this form: the source has a similar one.
     analogy: bool = False
 
     @property
     def text(self) -> str:
-        """The file."""
+        """The text of its file."""
         return PRELUDES.get(self.framework, "") + self.code.lstrip("\n") + "\n"
 
     @property
     def key(self) -> str:
-        """Of this very code and what it is asked."""
+        """A hash of the code and of what the candidate is run with."""
         asked = f"{self.text}{self.framework}{self.function}{self.own_work}{self.problem}{self.reason}"
         return hashlib.sha256(asked.encode()).hexdigest()[:12]
 
     def options(self, folder: Path, **changes: Any) -> dict[str, Any]:
-        """Write the files into a folder; the options of the command that asks for a verdict on them."""
+        """Write the files into a folder; the options of the command that decides on them."""
         folder.joinpath("candidate.py").write_text(self.text, encoding="utf-8")
         given: dict[str, Any] = {
             "candidate": f"{folder}/candidate.py:{self.function}@{self.framework}",
@@ -101,7 +101,7 @@ class Candidate:
         return given | changes
 
     def decided(self, folder: Path, **changes: Any) -> Verdict:
-        """The verdict on it."""
+        """The verdict on the candidate."""
         return command.decided(**self.options(folder, **changes))
 
 

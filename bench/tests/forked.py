@@ -1,7 +1,7 @@
-"""Workers forked from a process that has imported torch: each a process of its own, seconds sooner.
+"""Workers forked from a process that has imported torch: each is its own process, but starts seconds sooner.
 
-``workers`` has what ``pool.py`` takes of ``subprocess``.  A worker is the same code with the same arguments, files and
-variables, and nothing of the suite is imported before it is forked; only torch, and what torch imports, is there.
+``workers`` has the part of ``subprocess`` that ``pool.py`` uses.  A worker runs the same code with the same arguments,
+files and variables, and nothing of the suite is imported before the fork; only torch, and what torch imports, is there.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-#: Most bytes of a request, and of an answer.
+#: Most bytes of a request and of an answer.
 LARGEST = 1 << 20
 
-#: Seconds between two looks at whether a worker has ended.
+#: Seconds between two checks whether a worker has ended.
 LOOK = 0.01
 
 _SERVERS: list[tuple[subprocess.Popen[bytes], socket.socket]] = []
 
 
 class Forked:
-    """A worker process, as ``subprocess.Popen`` has one."""
+    """A worker process with the interface of ``subprocess.Popen``."""
 
     def __init__(
         self,
@@ -63,14 +63,14 @@ class Forked:
         return status
 
 
-#: In the place of the module.
+#: A replacement for the module ``subprocess``.
 workers = SimpleNamespace(Popen=Forked, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
 
 
 def _asked(request: Mapping[str, Any], files: Sequence[int] = ()) -> Any:
     if not _SERVERS:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Its number is the one thing that it is told; -P, as a worker is started.
+        # The server is given only the number of its connection; -P, as workers are started.
         command = [sys.executable, "-P", __file__, str(theirs.fileno())]
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()

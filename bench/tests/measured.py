@@ -1,4 +1,4 @@
-"""A session over functions of a test module, in this process: what a run would make of them."""
+"""A session over functions of a test module, in this process: the outcomes that a run would have."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import describe
 from attention_conformance.impls.contract import Implementation
 
-#: Short: one process run, five batches at least.
+#: Short: one process run, at least five batches.
 QUICK = Plan(seconds=0.01, process_runs=1, limit=60.0)
 
 
 def cell(function: Any, workload: str, **fields: Any) -> Cell:
-    """A workload on a function that can be imported by its module and name."""
+    """A workload on a function that is importable by its module and name."""
     implementation = Implementation(function.__name__, f"{function.__module__}:{function.__name__}", **fields)
     return Cell(Target(implementation, "cpu", "float32"), parse(workload))
 
 
 def outcomes(*cells: Cell, plan: Plan = QUICK, in_process: bool = True) -> dict[Cell, Outcome]:
-    """What becomes of the cells."""
+    """The outcomes of the cells."""
     processes = Processes(1, in_process)
     features = {one.target.implementation: describe(one.target.implementation).keywords for one in cells}
     session = Session(cells, Protocol(processes, plan, features.__getitem__), processes, Progress(None))
@@ -35,6 +35,6 @@ def outcomes(*cells: Cell, plan: Plan = QUICK, in_process: bool = True) -> dict[
 
 
 def outcome(function: Any, workload: str, plan: Plan = QUICK, **fields: Any) -> Outcome:
-    """What becomes of one."""
+    """The outcome of one cell."""
     (found,) = outcomes(cell(function, workload, **fields), plan=plan).values()
     return found

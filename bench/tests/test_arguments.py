@@ -1,4 +1,4 @@
-"""What a workload calls an implementation with."""
+"""The arguments with which a workload calls an implementation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attention_conformance.impls.operators import OPERATORS
 
 
 def test_equal_seeds_give_equal_inputs_and_other_seeds_others() -> None:
-    """Inputs can be made again from the workload, the dtype and the seed."""
+    """Inputs can be regenerated from the workload, the dtype and the seed."""
     workload = Workload(2, 3, 4, 5)
     first, keywords = arguments.make(workload, "bfloat16", seed=1)
     q, k, v = first.values()
@@ -26,7 +26,7 @@ def test_equal_seeds_give_equal_inputs_and_other_seeds_others() -> None:
 
 @pytest.mark.parametrize("workload", {one.operator: one for one in KNOWN.values()}.values(), ids=lambda one: one.name)
 def test_arguments_are_those_of_the_operator(workload: Workload) -> None:
-    """Every argument of the operator, in its order, and no keyword that it does not have."""
+    """A workload has every argument of its operator, in order, and no unknown keyword."""
     operator = OPERATORS[workload.operator]
     arrays, keywords = arguments.make(workload, "float32", 0)
     assert tuple(arrays) == operator.arguments
@@ -34,7 +34,7 @@ def test_arguments_are_those_of_the_operator(workload: Workload) -> None:
 
 
 def test_another_set_has_new_inputs_and_the_parameters_that_a_layer_has() -> None:
-    """X and the gradient of the output move; weights, biases, gamma and beta are those of the first set."""
+    """X and the gradient of the output change; weights, biases, gamma and beta are those of the first set."""
     for name in ("mha-b1h2d4s8-grad", "sublayer-b1h2d4s8"):
         first = arguments.make(parse(name), "float32", 0)
         other = arguments.fresh(parse(name), *first, 3)
@@ -43,7 +43,7 @@ def test_another_set_has_new_inputs_and_the_parameters_that_a_layer_has() -> Non
 
 
 def test_options_become_keywords() -> None:
-    """Window, softcap, bias and lengths are given as the operator has them; nothing else is."""
+    """Window, softcap, bias and lengths are given as the operator defines them; no other option is."""
     _, keywords = arguments.make(parse("prefill-b2h4d8s16-w3-cap50-bias-pad"), "float16", 0)
     assert set(keywords) == {"is_causal", "window", "softcap", "bias", "kv_lengths"}
     assert (keywords["window"], keywords["softcap"]) == ((3, 0), 50.0)
@@ -54,7 +54,7 @@ def test_options_become_keywords() -> None:
 
 
 def test_past_keys_are_keywords_of_their_own_length() -> None:
-    """The new keys are as many as the new rows, the past ones come before them."""
+    """There are as many new keys as new rows; the past keys come before them."""
     arrays, keywords = arguments.make(parse("decode-b2h4g2d8v6s3k10"), "float32", 0)
     assert {name: array.shape for name, array in arrays.items()} == {
         "q": (2, 4, 3, 8),
@@ -66,7 +66,7 @@ def test_past_keys_are_keywords_of_their_own_length() -> None:
 
 
 def test_blocks_are_in_the_pattern_of_bigbird() -> None:
-    """Three blocks around a row's own, those at both ends and three random ones; the ends attend to everything."""
+    """A row sees three blocks around its own, both end blocks and three random ones; the end blocks see everything."""
     _, keywords = arguments.make(parse("blocks-b1h4d8s66-p4"), "float32", 0)
     mask, size = keywords["block_mask"], keywords["block_size"]
     assert (mask.shape, size) == ((1, 4, 17, 17), (4, 4))
@@ -78,19 +78,19 @@ def test_blocks_are_in_the_pattern_of_bigbird() -> None:
 
 
 def test_a_short_sequence_of_blocks_is_seen_whole() -> None:
-    """Where fewer blocks are left than are random."""
+    """Every block is seen if fewer are left than would be drawn at random."""
     assert arguments.block_mask(parse("blocks-b1h2d8s24-p4")).all()
 
 
 def test_features_are_what_the_operator_does_not_always_give() -> None:
-    """A layer needs its projections' keywords; heads, gamma and beta are no features."""
+    """A layer needs the keywords of its projections; heads, gamma and beta are no features."""
     assert arguments.keywords(parse("sublayer-b1h2d4s3-causal")) == {"w_o", "b_q", "b_k", "b_v", "b_o", "is_causal"}
     assert arguments.keywords(parse("prefill-b1h2d4s3")) == set()
     assert arguments.keywords(parse("decode-b1h2d4s1k3")) == {"past_key", "past_value", "is_causal"}
 
 
 def test_results_have_the_shapes_of_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients have the shapes of what they are gradients of, present keys hold past and new ones."""
+    """Gradients have the shapes of their inputs; present keys hold past and new ones."""
     assert arguments.results(parse("cross-b1h4g2d8v6s3k5")) == {"output": (1, 4, 3, 6)}
     assert arguments.results(parse("prefill-b1h4g2d8v6s3-bias-grad")) == {
         "grad_q": (1, 4, 3, 8),

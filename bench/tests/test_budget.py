@@ -39,14 +39,14 @@ def test_a_cell_over_the_time_budget_is_refused_with_the_prediction() -> None:
 
 
 def test_another_family_predicts_nothing() -> None:
-    """A causal workload says nothing of one that is not."""
+    """A causal workload does not predict one that is not causal."""
     costs = Costs()
     costs.add(TARGET, Workload(1, 8, 64, 512, is_causal=True), Cost(100.0, 0))
     assert costs.refusal(TARGET, LONG, calls=5, limit=1.0) == ""
 
 
 def test_a_window_does_not_shrink_predicted_memory() -> None:
-    """Time is predicted by the allowed pairs, memory by all scores: they may be computed and masked."""
+    """Time is predicted from the allowed pairs, memory from all scores, which may be computed and masked."""
     costs = Costs()
     short, long = (Workload(1, 8, 64, length, window=64) for length in (512, 1024))
     costs.add(TARGET, short, Cost(1.0, 2**22))
@@ -55,7 +55,7 @@ def test_a_window_does_not_shrink_predicted_memory() -> None:
 
 
 def test_without_a_measurement_five_square_arrays_are_assumed() -> None:
-    """S = 4096 with 8 heads in float32 may take 2.5 GiB besides its inputs and results, which is over 80 % of 1 GiB."""
+    """S = 4096 with 8 heads in float32 may take 2.5 GiB in addition to inputs and results, over 80 % of 1 GiB."""
     workload = Workload(1, 8, 64, 4096)
     output = 8 * 4096 * 64 * 4
     assert Costs().bytes(TARGET, workload) == 5 * 8 * 4096**2 * 4 + output
@@ -65,7 +65,7 @@ def test_without_a_measurement_five_square_arrays_are_assumed() -> None:
 
 
 def test_a_measured_footprint_replaces_the_assumption() -> None:
-    """An implementation that keeps smaller arrays than the plainest one is predicted by its own."""
+    """An implementation that keeps smaller arrays than the plainest one is predicted by its own footprint."""
     costs = Costs()
     costs.add(TARGET, SHORT, Cost(0.001, 2**21))
     assert costs.bytes(TARGET, LONG) == 2**23
@@ -73,7 +73,7 @@ def test_a_measured_footprint_replaces_the_assumption() -> None:
 
 
 def test_what_is_held_for_other_reasons_does_not_grow_for_ever() -> None:
-    """A compiler's memory is not predicted to grow with the scores beyond what square arrays take."""
+    """Other memory, such as a compiler's, is not predicted to grow beyond what square arrays take."""
     costs = Costs()
     costs.add(TARGET, Workload(1, 8, 64, 128), Cost(0.001, 2**28))
     long = Workload(1, 8, 64, 4096)
@@ -88,14 +88,14 @@ def test_a_call_that_takes_less_than_a_byte_a_score_is_predicted_linearly() -> N
 
 
 def test_a_small_call_proves_nothing_of_a_long_one() -> None:
-    """Arrays of a few MiB may lie in memory that the process had before: the growth is taken to be quadratic."""
+    """Arrays of a few MiB may fit in memory that the process already had, so growth is taken to be quadratic."""
     costs = Costs()
     costs.add(TARGET, Workload(1, 8, 64, 1024), Cost(0.001, 2**20))
     assert costs.bytes(TARGET, Workload(1, 8, 64, 4096)) == 2**24
 
 
 def test_a_mask_of_booleans_is_a_square_array() -> None:
-    """A call that takes a byte a score is predicted quadratically, however long."""
+    """A call that takes a byte per score is predicted quadratically at any length."""
     costs = Costs()
     costs.add(TARGET, Workload(1, 8, 64, 2048), Cost(0.001, 8 * 2048**2))
     assert costs.bytes(TARGET, Workload(1, 8, 64, 4096)) == 8 * 4096**2

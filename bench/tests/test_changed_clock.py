@@ -1,4 +1,4 @@
-"""Clocks that foreign code replaced, for good or as long as a call takes: their cells have no time."""
+"""Clocks that foreign code replaced, for good or during a call: their cells have no time."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ stopwatch: Any = watched
 
 
 def slows_the_clock(q: Any, k: Any, v: Any) -> Any:
-    """Replaces the clock by one that goes a hundred times as slowly."""
+    """Replaces the clock with one that runs a hundred times slower."""
     real = time.perf_counter
     time.perf_counter = lambda: real() / 100  # type: ignore[assignment]
     return v
 
 
 def hides(seconds: float, wait: Any, q: Any, k: Any, v: Any) -> np.ndarray:
-    """Takes so much longer, and has the stopwatch's clock go back by that; the next reading puts the clock back."""
+    """Takes longer by ``seconds``, and sets the stopwatch's clock back by that; the next reading restores the clock."""
     real = clocks.perf_counter
 
     def fake() -> float:
@@ -49,7 +49,7 @@ def hides(seconds: float, wait: Any, q: Any, k: Any, v: Any) -> np.ndarray:
 
 
 def hides_work(q: Any, k: Any, v: Any) -> np.ndarray:
-    """Works on."""
+    """Computes during the hidden time."""
 
     def work(until: float) -> None:
         while clocks.perf_counter() < until:
@@ -59,13 +59,13 @@ def hides_work(q: Any, k: Any, v: Any) -> np.ndarray:
 
 
 def hides_waiting(q: Any, k: Any, v: Any) -> np.ndarray:
-    """Waits, as for another process that works for it."""
+    """Waits during the hidden time, as for another process that works for it."""
     return hides(0.0005, lambda until: time.sleep(max(0.0, until - clocks.perf_counter())), q, k, v)
 
 
 @pytest.mark.parametrize(("function", "status"), [("slows_the_clock", "clock"), ("leaves_it", "returned")])
 def test_a_replaced_clock_is_seen(function: str, status: str) -> None:
-    """And one that is left alone is not."""
+    """A replaced clock is seen, and an unchanged one is not reported."""
     some = Implementation(function, f"{__name__}:{function}", worker="numpy")
     with closing(Worker()) as worker:
         given = ("one", some, Workload(1, 1, 8, 8), "float32", "cpu")
@@ -83,7 +83,7 @@ def leaves_it(q: Any, k: Any, v: Any) -> Any:
     [(hides_work, INVALID, "processor"), (hides_waiting, INVALID, "parent"), (honest, TIMED, "")],
 )
 def test_a_clock_that_is_put_back_is_seen(kernel: Any, kind: str, reason: str) -> None:
-    """By what its parent waited, and by the processor time that the system counts."""
+    """The parent's waiting time, and the processor time that the system counts, expose it."""
     plan = Plan(seconds=0.05, process_runs=1, noise=0.0, limit=60.0)
     (found,) = outcomes(cell(kernel, NAME), plan=plan, in_process=False).values()
     assert (found.kind, found.clause) == (kind, "clock" if reason else "")

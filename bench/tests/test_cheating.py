@@ -1,4 +1,4 @@
-"""Kernels that look fast and are not: each is exposed, and an honest one is not."""
+"""Kernels that look fast and are not: each is exposed; an honest kernel is not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from attention_conformance.bench.workloads.arguments import SETS
 from attention_conformance.impls.contract import Framework
 from attention_conformance.impls.process.pool import Spent
 
-#: About 200 µs a call: long against what remembering costs.
+#: About 200 µs a call: long compared with the cost of remembering.
 NAME = "prefill-b1h2d16s128"
 
 #: Five batches of many calls.
@@ -38,13 +38,13 @@ def honest(q: Any, k: Any, v: Any) -> np.ndarray:
     return p / p.sum(-1, keepdims=True) @ v
 
 
-#: What the two below remember.
+#: The results that the next two functions remember.
 BY_IDENTITY: dict[tuple, Any] = {}
 BY_CONTENT: dict[bytes, Any] = {}
 
 
 def remembers_arrays(q: Any, k: Any, v: Any) -> np.ndarray:
-    """Returns what it computed for the same arrays, which it keeps."""
+    """Returns what it computed for the same arrays, which it keeps alive."""
     key = (id(q), id(k), id(v))
     if key not in BY_IDENTITY:
         BY_IDENTITY[key] = (q, k, v, honest(q, k, v))
@@ -52,7 +52,7 @@ def remembers_arrays(q: Any, k: Any, v: Any) -> np.ndarray:
 
 
 def remembers_numbers(q: Any, k: Any, v: Any) -> np.ndarray:
-    """Returns what it computed for the same numbers, by some of them."""
+    """Returns what it computed for the same numbers, recognised by some of them."""
     key = q[0, 0, 0].tobytes()
     if key not in BY_CONTENT:
         BY_CONTENT[key] = honest(q, k, v)
@@ -60,7 +60,7 @@ def remembers_numbers(q: Any, k: Any, v: Any) -> np.ndarray:
 
 
 def quick_once(q: Any, k: Any, v: Any, wrong: int = 1) -> np.ndarray:
-    """Remembers, and returns zeros as fast the first time that inputs are new to it after those of the input sets."""
+    """Remembers results; for the first new inputs after the input sets it returns zeros, as fast."""
     started, key = time.perf_counter(), q[0, 0, 0].tobytes()
     if key not in BY_CONTENT:
         early = SETS <= len(BY_CONTENT) < SETS + wrong
@@ -71,12 +71,12 @@ def quick_once(q: Any, k: Any, v: Any, wrong: int = 1) -> np.ndarray:
 
 
 def quick_three_times(q: Any, k: Any, v: Any) -> np.ndarray:
-    """The same the first three times: most of the least number of batches."""
+    """Returns zeros for the first three new inputs: most of the least number of batches."""
     return quick_once(q, k, v, wrong=3)
 
 
 def returns_early(q: Any, k: Any, v: Any) -> np.ndarray:
-    """Returns at once; a thread computes the output, and is done after a while."""
+    """Returns at once; a thread finishes the output after a while."""
     output = np.zeros_like(v)
 
     def compute() -> None:
@@ -88,13 +88,13 @@ def returns_early(q: Any, k: Any, v: Any) -> np.ndarray:
 
 
 def first_row_alone(q: Any, k: Any, v: Any) -> np.ndarray:
-    """Wrong, and fast: every row gets the output of the first."""
+    """Wrong and fast: every row gets the output of the first row."""
     return np.broadcast_to(honest(q[:, :, :1], k, v), v.shape).copy()
 
 
 @functools.cache
 def lazy_tensor() -> Any:
-    """A class of tensors that hold nothing until they are asked for their numbers."""
+    """A class of tensors that are empty until their numbers are read."""
     import torch
 
     class Lazy(torch.Tensor):
@@ -109,21 +109,21 @@ def lazy_tensor() -> Any:
 
 
 def computes_when_read(q: Any, k: Any, v: Any) -> Any:
-    """Returns a promise."""
+    """Returns a lazy tensor."""
     promise = q[0, 0, 0].as_subclass(lazy_tensor())
     promise.inputs = (q, k, v)
     return promise
 
 
 def test_an_honest_kernel_is_timed() -> None:
-    """Nothing of it is suspicious."""
+    """Nothing about an honest kernel is suspicious."""
     found = outcome(honest, NAME, PLAN)
     assert (found.kind, found.reason) == (TIMED, "")
 
 
 @pytest.mark.parametrize("kernel", [remembers_arrays, remembers_numbers, quick_once, quick_three_times])
 def test_a_kernel_that_returns_what_it_computed_before_is_invalid(kernel: Any) -> None:
-    """What is checked of it is right, and on inputs that it never saw it is slow, unless it is wrong and unchecked."""
+    """The checked results are right, and new inputs take longer, unless their results are wrong and unchecked."""
     BY_CONTENT.clear()
     found = outcome(kernel, NAME, PLAN)
     assert (found.kind, found.clause) == (INVALID, "cached result")
@@ -131,7 +131,7 @@ def test_a_kernel_that_returns_what_it_computed_before_is_invalid(kernel: Any) -
 
 
 def test_what_an_earlier_run_kept_is_of_no_use_to_the_next() -> None:
-    """As on a disk: every run draws its inputs from a seed of its own, so all are new to it."""
+    """Every run draws its inputs from a seed of its own, so a cache, as on a disk, has none of them."""
     BY_CONTENT.clear()
     for seed in (1, 2):
         found = outcome(remembers_numbers, NAME, replace(PLAN, seed=seed))
@@ -139,45 +139,45 @@ def test_what_an_earlier_run_kept_is_of_no_use_to_the_next() -> None:
 
 
 def test_a_kernel_that_returns_before_it_is_done_is_invalid() -> None:
-    """What it had returned when the clock stopped is not the result; here the first check sees it."""
+    """The output when the clock stopped is not the result; here the first check already finds that."""
     found = outcome(returns_early, NAME, PLAN)
     assert found.kind == INVALID
     assert found.clause in ("SDPA-25", "asynchronous return")
 
 
 def test_a_kernel_that_is_fast_because_it_is_wrong_is_invalid() -> None:
-    """By the clause that it breaks."""
+    """It is invalid by the clause that it breaks."""
     assert outcome(first_row_alone, NAME, PLAN).clause == "SDPA-25"
 
 
 def test_a_kernel_that_computes_when_its_result_is_read_is_invalid() -> None:
-    """Its results are right, and reading them takes as long as computing them."""
+    """The results are right, but reading them takes as long as computing them."""
     pytest.importorskip("torch")
-    name = "prefill-b1h2d16s512"  # some milliseconds, against some 10 µs of a promise
+    name = "prefill-b1h2d16s512"  # some milliseconds, compared with some 10 µs for a lazy tensor
     found = outcome(computes_when_read, name, PLAN, framework=Framework.TORCH, requires=("torch",))
     assert (found.kind, found.clause) == (INVALID, "deferred")
     assert "it computes when its results are read" in found.reason
 
 
 def batches(fresh: float, count: int = 5) -> list[tuple[float, ...]]:
-    """Batches of calls of 1 ms, and a last one on fresh inputs."""
+    """Batches of calls of 1 ms, each with a last call on fresh inputs."""
     return [(0.001, 0.001, 0.001, fresh)] * count
 
 
 def test_fresh_inputs_may_take_a_little_longer() -> None:
-    """The caches of a processor are no cache of results: up to twice as long is nothing, and beyond it is."""
+    """A processor's caches do not remember results: up to twice the time is allowed, and more is not."""
     cheating.cached_result(batches(0.0019))
     with pytest.raises(Invalid, match=r"2\.1 times as long"):
         cheating.cached_result(batches(0.0021))
 
 
 def again(*fresh: float) -> cheating.Checked:
-    """Checked batches of calls of 1 ms whose last ones, on fresh inputs, take so long; no more than are asked for."""
+    """Checked batches of 1 ms calls, with last calls, on fresh inputs, of these times; at most as many as requested."""
     return lambda count: [Batch("returned", seconds=one) for each in fresh[:count] for one in batches(each, 1)]
 
 
 def test_one_slow_call_is_no_evidence() -> None:
-    """A machine that was busy does not make a cell invalid if a checked call is quick, nor do too few batches."""
+    """A busy machine does not make a cell invalid if a checked call is quick, nor do too few batches."""
     cheating.cached_result([*batches(0.001), (0.001, 0.001, 1.0)], checked=again(0.001))
     cheating.cached_result(batches(1.0, count=4))
     cheating.cached_result([*batches(0.003, count=9), *batches(0.001, count=1)], checked=again(1.0, 1.0, 0.001))
@@ -187,14 +187,14 @@ def test_one_slow_call_is_no_evidence() -> None:
 
 @pytest.mark.parametrize("quick", [1, 3])
 def test_quick_calls_that_nobody_checks_excuse_nothing(quick: int) -> None:
-    """One among many, or most of a few: those that are checked are slow, and the last one was."""
+    """One quick call among many, or most of a few, is no excuse: the checked ones are slow, and so was the last one."""
     some = [*batches(0.001, count=quick), *batches(1.0, count=9 if quick == 1 else 2)]
     with pytest.raises(Invalid, match="1e\\+03 times as long"):
         cheating.cached_result(some, checked=again(*[1.0] * 20))
 
 
 def test_checked_calls_are_made_only_where_cheating_is_suspected() -> None:
-    """None where the checked call is like the others, and none where all are slow, of which cold caches decide."""
+    """There are none if the checked call is like the others, or if all are slow: then cold caches decide."""
     never: cheating.Checked = lambda count: pytest.fail("asked")  # noqa: E731
     cheating.cached_result([*batches(1.0, count=1), *batches(0.001)], checked=never)
     cheating.cached_result(batches(1.0), lambda: [0.5] * 5, never)
@@ -204,7 +204,7 @@ def test_checked_calls_are_made_only_where_cheating_is_suspected() -> None:
 
 @pytest.mark.parametrize(("seconds", "cheats"), [(0.5, False), (0.4, True), (0.001, True), (None, True)])
 def test_calls_that_are_as_slow_from_cold_caches_remember_nothing(seconds: float | None, cheats: bool) -> None:
-    """Known inputs have to be twice as fast then too; where the caches cannot be cleared it stays invalid."""
+    """Known inputs must also be twice as fast with cold caches; if caches cannot be cleared, the cell stays invalid."""
 
     def cold_calls() -> list[float]:
         return [] if seconds is None else [seconds] * 5
@@ -214,16 +214,16 @@ def test_calls_that_are_as_slow_from_cold_caches_remember_nothing(seconds: float
 
 
 def test_cold_caches_are_tried_only_where_cheating_is_suspected() -> None:
-    """Nothing is called of a cell whose fresh calls are like the others."""
+    """A cell whose fresh calls are like the others is not called again."""
     cheating.cached_result(batches(0.001), lambda: pytest.fail("asked"))
 
 
-#: Arrays that the kernel below saw since the caches were cleared.
+#: Arrays that the kernel below has seen since the caches were cleared.
 NEAR: list[int] = []
 
 
 def reads_from_memory(q: Any, k: Any, v: Any) -> np.ndarray:
-    """Honest, and slow on arrays that are in no cache, as calls are that do little more than read them."""
+    """Honest, but slow on arrays that are in no cache, like calls that do little more than read them."""
     if id(k) not in NEAR:
         time.sleep(0.02)
         NEAR.append(id(k))
@@ -240,7 +240,7 @@ MIDDLING = "cross-b1h8d64s1k128"  # 256 KiB of keys
 def test_what_a_cache_of_the_processor_does_is_no_remembering(
     kernel: Any, kind: str, workload: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both take far longer on inputs never seen; from cold caches only one is as slow on those that it knows."""
+    """Both kernels take far longer on new inputs; with cold caches only the honest one is also slow on known inputs."""
     NEAR.clear()
     monkeypatch.setattr(sampler, "buffer", lambda *where: NEAR.clear)
     found = outcome(kernel, workload, PLAN)
@@ -248,7 +248,7 @@ def test_what_a_cache_of_the_processor_does_is_no_remembering(
 
 
 def test_a_time_beyond_the_peak_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within the noise of the product that was measured it is a time; there it is not measured again."""
+    """Up to the noise of the measured product it is a valid time; beyond it the product is measured again."""
     one = cell(honest, NAME)
     found = Outcome(process_runs=(ProcessRun(((0.001,),) * 5, 0.1),))
     speed = flops(one.workload) / 0.001
@@ -262,7 +262,7 @@ def test_a_time_beyond_the_peak_is_invalid(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_batches_of_one_call_compare_nothing() -> None:
-    """All their calls are on fresh inputs, so that one call that is known makes no slow one of them suspect."""
+    """All calls of such batches are on fresh inputs, so one known call does not make the slow ones suspect."""
     cheating.cached_result([(1.0,)] * 9)
     cheating.cached_result([*[(1.0,)] * 9, *batches(1.0, count=4)])
     with pytest.raises(Invalid, match="cached result"):
@@ -270,7 +270,7 @@ def test_batches_of_one_call_compare_nothing() -> None:
 
 
 def test_reading_large_results_is_not_computing_them() -> None:
-    """What plain arrays take to be read is not counted, nor is what happened once."""
+    """The time that plain arrays need to be read is not counted, nor is a single occurrence."""
     slow = Batch("returned", seconds=(0.001,), readback_seconds=0.9, plain_seconds=0.9)
     once = Batch("returned", seconds=(0.001,), readback_seconds=0.9, plain_seconds=0.0)
     cheating.deferred([slow] * 5)
@@ -281,7 +281,7 @@ def test_reading_large_results_is_not_computing_them() -> None:
 
 @pytest.mark.parametrize("early", [1, 3])
 def test_results_that_nobody_checks_and_that_are_read_early_excuse_nothing(early: int) -> None:
-    """Reading the checked ones decides: always late, it is deferred; early once, it is not."""
+    """The checked results decide: always read late, they are deferred; read early once, they are not."""
     late, soon = (Batch("returned", seconds=(0.001,), readback_seconds=each) for each in (0.9, 0.0))
     some = [*[soon] * early, *[late] * 2]
     cheating.deferred(some, lambda count: [late, soon, late][:count])
@@ -290,7 +290,7 @@ def test_results_that_nobody_checks_and_that_are_read_early_excuse_nothing(early
 
 
 def test_a_job_that_waits_for_a_core_says_nothing_of_clocks() -> None:
-    """What the worker or its parent waited for a core is no part of what a job took; what else it took is."""
+    """The time that the worker or its parent waited for a core is subtracted from a job's time; other time is not."""
     batch = Batch("returned", seconds=(0.004,) * 3, made=3, call_seconds=0.012)
     waits = cheating.job(batch, Spent(0.012, 0.030, 0.0, queued=0.017), 2)
     assert waits.untold == pytest.approx(0.001)
@@ -300,7 +300,7 @@ def test_a_job_that_waits_for_a_core_says_nothing_of_clocks() -> None:
 
 
 def test_threads_that_spin_while_the_first_waits_for_a_core_hide_no_work() -> None:
-    """Figures of a decoding call whose two threads woke on one core; the same without a wait would be hidden work."""
+    """Figures of a decoding call whose two threads woke on one core; without the wait the same would be hidden work."""
     batch = Batch("returned", seconds=(0.000339,) * 39, made=40, call_seconds=0.02429, other_seconds=0.0032)
     spins = cheating.job(batch, Spent(0.028, 0.02842, 0.04417, queued=0.00401), 2)
     cheating.disagreeing_clocks([spins] * 5)
@@ -309,7 +309,7 @@ def test_threads_that_spin_while_the_first_waits_for_a_core_hide_no_work() -> No
 
 
 def test_clocks_that_agree_in_longer_batches_are_believed() -> None:
-    """What a pause costs is the same however long a batch is; what is hidden in each call grows with it."""
+    """A pause costs the same however long a batch is; work hidden in each call grows with the batch."""
     seems = [cheating.Job(0.0424, 0.0, 0.0217, each=0.0031)] * 5
     cheating.agreeing_clocks(seems, lambda: [cheating.Job(0.26, 0.0, 0.0217, each=0.0031)] * 3)
     with pytest.raises(Invalid, match="174 ms more of processor time"):
@@ -317,12 +317,12 @@ def test_clocks_that_agree_in_longer_batches_are_believed() -> None:
 
 
 def test_longer_batches_whose_calls_are_longer_are_no_excuse() -> None:
-    """What tells the truth in them alone told it nowhere else."""
+    """A kernel that is honest only in longer batches was not honest in the others."""
     seems = [cheating.Job(0.0424, 0.0, 0.0217, each=0.0031)] * 5
     with pytest.raises(Invalid, match=r"in longer batches its calls take 4\.2 ms, not 3\.1"):
         cheating.agreeing_clocks(seems, lambda: [cheating.Job(0.26, 0.0, 0.0217, each=0.0042)] * 3)
 
 
 def test_clocks_that_agree_are_not_asked_again() -> None:
-    """Longer batches take time."""
+    """Longer batches are made only if needed, as they take time."""
     cheating.agreeing_clocks([cheating.Job(0.04, 0.0, 0.0)] * 5, lambda: pytest.fail("asked again"))

@@ -1,4 +1,4 @@
-"""The checkpoint: what it keeps of a run, and what it refuses to go on with."""
+"""The checkpoint: what it keeps of a run, and which runs it refuses to resume."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECOND = FIRST.with_run(ProcessRun(((0.1 + 0.2,),), 0.25))
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A checkpoint with two process runs of one cell, and two cells that ended otherwise."""
+    """A checkpoint with two process runs of one cell, and two cells with other outcomes."""
     path = checkpoint.checkpoint_of(tmp_path / "out.json")
     kept = Checkpoint(path, HEADER)
     kept.add("a", FIRST, 0)
@@ -40,7 +40,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_what_was_kept_is_read_back_exactly(file: Path) -> None:
-    """Samples to the last bit, and every outcome."""
+    """Samples are kept to the last bit, and every outcome."""
     assert checkpoint.read(file, HEADER) == {
         "a": SECOND,
         "b": Outcome(INVALID, "SDPA-25", "3 of 4 are wrong"),
@@ -49,13 +49,13 @@ def test_what_was_kept_is_read_back_exactly(file: Path) -> None:
 
 
 def test_lines_are_on_the_disk_as_they_are_added(file: Path) -> None:
-    """A header and a line for each process run, while the checkpoint is open."""
+    """The file has a header and a line for each process run while the checkpoint is open."""
     assert [json.loads(line)["kind"] for line in file.read_text().splitlines()] == ["header", *["process run"] * 4]
 
 
 @pytest.mark.parametrize("rest", ['{"kind": "process run", "cell": "b", "pro', "\x00\xff", "{}"])
 def test_a_last_line_that_was_cut_off_is_dropped(file: Path, rest: str) -> None:
-    """The run was killed while it wrote it; what comes next begins a line of its own."""
+    """The run was killed while writing it; the next entry starts its own line."""
     whole = file.read_text()
     with file.open("a", encoding="latin-1") as end:
         end.write(rest)
@@ -66,20 +66,20 @@ def test_a_last_line_that_was_cut_off_is_dropped(file: Path, rest: str) -> None:
 
 
 def test_a_checkpoint_of_another_run_is_refused_by_what_differs(file: Path) -> None:
-    """Plan, machine and versions have to be equal; the message names those that are not."""
+    """Plan, machine and versions must be equal; the message names those that differ."""
     other = {**HEADER, "fingerprint": "def", "plan": {"process_runs": 3}}
     with pytest.raises(CheckpointError, match="is of another run: fingerprint, plan differ;"):
         checkpoint.read(file, other)
 
 
 def test_a_new_run_does_not_overwrite_what_another_measured(file: Path) -> None:
-    """It has to be resumed, or deleted by the user."""
+    """The user must resume or delete it."""
     with pytest.raises(FileExistsError):
         Checkpoint(file, HEADER)
 
 
 def test_nothing_is_resumed_without_a_checkpoint(tmp_path: Path) -> None:
-    """The message names the file that is missing."""
+    """The message names the missing file."""
     with pytest.raises(CheckpointError, match=r"nothing to resume: there is no .*checkpoint\.jsonl"):
         checkpoint.read(tmp_path / "out.json.checkpoint.jsonl", HEADER)
 
@@ -122,21 +122,21 @@ def _replace(old: str, new: str) -> Callable[[str], str]:
     ],
 )
 def test_a_damaged_checkpoint_is_refused(file: Path, damage: Callable[[str], str], message: str) -> None:
-    """By the line; only a last one without its end is taken for cut off."""
+    """The message names the line; only a last line without its end counts as cut off."""
     file.write_text(damage(file.read_text()))
     with pytest.raises(CheckpointError, match=message):
         checkpoint.read(file, HEADER)
 
 
 def test_a_checkpoint_without_a_complete_line_is_refused(file: Path) -> None:
-    """There is nothing to go on with."""
+    """There is nothing to resume."""
     file.write_text('{"kind": "header"')
     with pytest.raises(CheckpointError, match="holds no complete line"):
         checkpoint.read(file, HEADER)
 
 
 def test_the_seed_of_a_run_is_in_its_checkpoint(tmp_path: Path) -> None:
-    """A resumed run has the same inputs; what is no checkpoint has none, and is refused by what it is."""
+    """A resumed run has the same inputs; a file that is no checkpoint has no seed, and is refused for what it is."""
     path = checkpoint.checkpoint_of(tmp_path / "out.json")
     Checkpoint(path, HEADER | {"plan": {"seed": 2**31}})
     assert checkpoint.seed_of(path) == 2**31
@@ -147,7 +147,7 @@ def test_the_seed_of_a_run_is_in_its_checkpoint(tmp_path: Path) -> None:
 
 
 def test_another_version_of_a_kernel_is_another_run(tmp_path: Path) -> None:
-    """By the hash of its file; of an installed one the versions of packages say so."""
+    """A file's hash identifies it; for an installed kernel the versions of packages do."""
     mine = tmp_path / "mine.py"
     some = [Implementation("mine", f"{mine}:attention"), Implementation("theirs", "numpy:dot")]
     mine.write_text("one")

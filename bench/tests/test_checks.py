@@ -1,4 +1,4 @@
-"""What is checked of a timed call, operator by operator: right results pass, and a wrong element is invalid."""
+"""The checks of a timed call, operator by operator: right results pass, and a wrong element is invalid."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 Results = dict[str, np.ndarray]
 
-#: A workload of every operator, with options that a check has to take apart.
+#: A workload of every operator, with options that a check must split.
 NAMES = (
     "prefill-b2h4g2d8v6s40-w5-cap20-bias-pad",
     "cross-b2h2d8s40k9",
@@ -54,7 +54,7 @@ def called(workload: Workload, dtype: str = "float32") -> Call:
 
 
 def right(call: Call) -> Results:
-    """The right results, by the whole reference, in the dtype of the call."""
+    """The right results, from the whole reference, in the dtype of the call."""
     w, x, options = call.workload, call.arrays, dict(call.keywords)
     results: Results
     if w.operator == "sdpa_grad":
@@ -84,7 +84,7 @@ def right(call: Call) -> Results:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_right_results_pass(name: str) -> None:
-    """What the whole reference says, rounded once, is inside the bound of every part that is checked."""
+    """The whole reference, rounded once, is inside the bound of every part that is checked."""
     call = called(parse(name))
     for seed in (0, 1):
         assert 0 < check(call, right(call), seed) <= 1
@@ -92,7 +92,7 @@ def test_right_results_pass(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_wrong_element_of_any_result_is_invalid(name: str) -> None:
-    """The last element of each result, off by a thousandth of the largest number of all (grad_b_k is zero)."""
+    """The last element of each result is off by a thousandth of the largest number of all (grad_b_k is zero)."""
     call = called(parse(name))
     off = max(float(np.abs(array).max()) for array in right(call).values()) / 1000
     for result in right(call):
@@ -106,7 +106,7 @@ def test_a_wrong_element_of_any_result_is_invalid(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_results_of_other_inputs_are_invalid(name: str) -> None:
-    """A function that returns what it computed before is not timed."""
+    """A function that returns an earlier result is not timed."""
     call = called(parse(name))
     other = Call(call.workload, *arguments.make(call.workload, "float32", 1), "float32", Profile.WIDE)
     with pytest.raises(Invalid):
@@ -126,7 +126,7 @@ def test_results_of_other_inputs_are_invalid(name: str) -> None:
     ],
 )
 def test_a_wrong_value_breaks_the_accuracy_clause_of_its_operator(name: str, clause: str) -> None:
-    """The message counts the wrong elements and gives the worst."""
+    """The message counts the wrong elements and shows the worst."""
     call = called(parse(name))
     wrong = {result: 2 * array for result, array in right(call).items()}
     with pytest.raises(Invalid, match=r"checked elements.* worst: expected") as error:
@@ -145,7 +145,7 @@ def test_a_wrong_value_breaks_the_accuracy_clause_of_its_operator(name: str, cla
     ],
 )
 def test_a_wrong_shape_breaks_the_shape_clause_of_its_operator(name: str, clause: str) -> None:
-    """A result with a row too few is not compared."""
+    """A result with a missing row is not compared."""
     call = called(parse(name))
     results = right(call)
     last = list(results)[-1]
@@ -155,7 +155,7 @@ def test_a_wrong_shape_breaks_the_shape_clause_of_its_operator(name: str, clause
 
 
 def test_a_missing_result_is_invalid() -> None:
-    """A gradient that did not come back is no right one."""
+    """A gradient that is not returned is not right."""
     call = called(parse("prefill-b1h2d8s9-grad"))
     results = right(call)
     del results["grad_v"]
@@ -164,7 +164,7 @@ def test_a_missing_result_is_invalid() -> None:
 
 
 def test_a_wider_dtype_breaks_the_dtype_clause() -> None:
-    """Gradients in float64 of inputs in float32."""
+    """Float64 gradients of float32 inputs are invalid."""
     call = called(parse("prefill-b1h2d8s9-grad"))
     wide = {name: array.astype(np.float64) for name, array in right(call).items()}
     with pytest.raises(Invalid, match="GRAD-10: grad_q is float64"):
@@ -176,34 +176,34 @@ def _forget_the_past(call: Call) -> Results:
 
 
 def _top_left(call: Call) -> Results:
-    """Causal order without the positions of the past: row i sees keys 0 to i of all."""
+    """Causal order without the offset of the past: row i sees keys 0 to i of all keys."""
     k, v = (right(call)[name] for name in ("present_key", "present_value"))
     return {**right(call), "output": reference.sdpa(call.arrays["q"], k, v, is_causal=True).output.astype(np.float32)}
 
 
 def _new_first(call: Call) -> Results:
-    """The new keys before the past ones."""
+    """The cache with the new keys before the past ones."""
     results = right(call)
     rolled = {name: np.roll(results[name], 3, axis=2) for name in ("present_key", "present_value")}
     return {**results, **rolled}
 
 
 def _rounded_cache(call: Call) -> Results:
-    """A cache that is kept in half precision."""
+    """The cache in half precision."""
     results = right(call)
     return {**results, "present_key": results["present_key"].astype(np.float16).astype(np.float32)}
 
 
 @pytest.mark.parametrize("wrong", [_forget_the_past, _top_left, _new_first, _rounded_cache])
 def test_faults_of_decoding_are_invalid(wrong: Callable[[Call], Results]) -> None:
-    """Past keys that are not seen, positions that start at 0, a cache in another order or precision."""
+    """The faults are past keys that are not seen, positions from 0, and a cache in another order or precision."""
     call = called(parse("decode-b2h4g2d8v6s3k10"))
     with pytest.raises(Invalid):
         check(call, wrong(call), seed=0)
 
 
 def test_only_the_checked_heads_of_gradients_decide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one key head a check, the first is checked before the timing and the last after it."""
+    """With one key head a check, the first head is checked before the timing and the last after it."""
     monkeypatch.setattr(checks, "GRADIENT_SCORES", 1)
     call = called(parse("prefill-b1h4g2d8s9-grad"))
     wrong = right(call)
@@ -215,7 +215,7 @@ def test_only_the_checked_heads_of_gradients_decide(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("row", [0, -1])
 def test_a_wrong_first_or_last_row_is_invalid(row: int) -> None:
-    """The first and the last row are always among those that are checked."""
+    """The first and the last row are always checked."""
     call = called(parse("prefill-b2h4g2d8v6s129"))
     wrong = right(call)
     wrong["output"][0, 0, row, 0] += np.float32(1e-3)
@@ -224,22 +224,22 @@ def test_a_wrong_first_or_last_row_is_invalid(row: int) -> None:
 
 
 def test_few_rows_are_all_checked() -> None:
-    """Up to the number asked for, every row is checked."""
+    """Up to the requested number, every row is checked."""
     assert sample(5, 32, 0).tolist() == [0, 1, 2, 3, 4]
     assert len(set(sample(1000, 32, 0).tolist())) == 32
 
 
 def test_fewer_rows_of_longer_sequences_are_checked() -> None:
-    """A check of a long sequence costs no more than one of a short one, down to the fewest rows."""
+    """A check of a long sequence costs no more than that of a short one, until the fewest rows are reached."""
     assert [checked_rows(Workload(1, 8, 64, length)) for length in (128, 512, 1024, 65536)] == [32, 32, 16, 8]
 
 
 def test_fewer_heads_of_longer_gradients_are_checked() -> None:
-    """All heads of a short sequence, one of a long one."""
+    """All heads of a short sequence are checked, and one of a long one."""
     lengths = (128, 512, 1024, 4096)
     assert [checked_heads(Workload(1, 8, 64, length, is_gradient=True)) for length in lengths] == [8, 8, 2, 1]
 
 
 def test_every_operator_of_a_workload_has_a_check() -> None:
-    """No result is timed unseen."""
+    """No result is timed unchecked."""
     assert set(checks._EXPECTED) == {"sdpa", "mha", "sublayer", "sdpa_grad", "mha_grad", "merge", "varlen", "paged"}

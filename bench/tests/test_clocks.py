@@ -1,4 +1,4 @@
-"""Whose clock the times of a table are by."""
+"""The clocks that the times of a table are by."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def record(implementation: str, clock: Any, device: str = "cuda") -> dict[str, A
 
 
 def test_several_clocks_of_a_device_are_told() -> None:
-    """Each with the implementations that are timed by it, once."""
+    """Each clock is listed once, with the implementations that it times."""
     cells = [record("a", HELD), record("a", HELD), record("c", WALL), record("b", DEVICE)]
     assert clocks(cells) == [
         "Times on cuda are by different clocks: b by the device's clock, launch included;"
@@ -22,7 +22,7 @@ def test_several_clocks_of_a_device_are_told() -> None:
 
 
 def test_of_one_clock_nothing_is_said() -> None:
-    """Nor where the CPU and a GPU have one each, or a file tells of none."""
+    """There is no note either if the CPU and a GPU have one clock each, or if a file does not name the clock."""
     assert clocks([record("a", WALL, "cpu"), record("a", HELD), record("b", HELD)]) == []
     assert clocks([record("a", None), record("b", float("nan")), record("c", WALL)]) == []
     assert clocks([]) == []

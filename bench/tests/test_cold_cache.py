@@ -1,4 +1,4 @@
-"""Emptying the caches: how large they are, and when all of them is overwritten.  What it does: test_figures."""
+"""Clearing the caches: their sizes, and when all of them are overwritten.  test_figures tests the effect."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from attention_conformance.impls.contract import Framework
 
 @pytest.fixture(autouse=True)
 def _own_buffer() -> Iterator[None]:
-    """A test's buffer is its own."""
+    """Each test has its own buffer."""
     buffer.cache_clear()
     yield
     buffer.cache_clear()
 
 
 def system(root: Path, core: int, *levels: tuple[str, str, str]) -> Path:
-    """What Linux tells of a core's caches: level, size and the cores that share it."""
+    """Linux' files on a core's caches: level, size and the cores that share it."""
     for number, (level, size, sharing) in enumerate(levels):
         folder = root / f"sys/devices/system/cpu/cpu{core}/cache/index{number}"
         folder.mkdir(parents=True)
@@ -39,7 +39,7 @@ def system(root: Path, core: int, *levels: tuple[str, str, str]) -> Path:
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not tell which cores are usable")
 def test_last_caches_of_all_usable_cores_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two that share one and a third with another have two; nearer ones and unusable cores do not count."""
+    """Two cores share a cache and a third has another one; nearer caches and unusable cores do not count."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2})
     for core, sharing in ((0, "0-1"), (1, "0-1"), (2, "2-3"), (4, "4-5")):
         system(tmp_path, core, ("1", "48K", str(core)), ("2", "1024K", str(core)), ("3", "32768K", sharing))
@@ -47,7 +47,7 @@ def test_last_caches_of_all_usable_cores_are_added(tmp_path: Path, monkeypatch: 
 
 
 def test_caches_that_are_not_told_have_a_stated_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on macOS, and on machines whose kernel knows the cache and not its size."""
+    """The default is used on macOS, and if the kernel knows a cache but not its size."""
     assert last_bytes(tmp_path) is None
     for core in range(os.cpu_count() or 1):
         system(tmp_path, core, ("3", "", "0"))
@@ -57,7 +57,7 @@ def test_caches_that_are_not_told_have_a_stated_size(tmp_path: Path, monkeypatch
 
 
 def test_caches_are_cleared_before_every_call_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole buffer is copied, and is there when the call begins; warm calls are left alone."""
+    """The whole buffer is copied before the call begins; warm calls are left alone."""
     log: list[str] = []
     arrays: Any = backend(Framework.NUMPY)
     made = arrays.copy
@@ -81,7 +81,7 @@ def test_caches_are_cleared_before_every_call_on_the_cpu(monkeypatch: pytest.Mon
 
 
 def test_copying_writes_all_of_a_buffer() -> None:
-    """The copy has what the original has, to its last byte."""
+    """The copy equals the original to its last byte."""
     array = np.arange(2**16, dtype=np.float32)
     copied = backend(Framework.NUMPY).copy(array)()
     assert not np.shares_memory(copied, array)

@@ -1,4 +1,4 @@
-"""``pytest bench`` as a user runs it: in a process of its own, on a plug-in of a few lines."""
+"""``pytest bench`` as a user runs it: in its own process, on a plug-in of a few lines."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ wrong_layer.operator, wrong_sublayer.operator, wrong_gradients.operator = "mha",
 
 
 def run(folder: Path, *options: str, first: str = TIMES_ALONE) -> subprocess.CompletedProcess[str]:
-    """Run the bench in a folder that has the plug-in, one short workload unless the options name others."""
+    """Run the bench in a folder that has the plug-in, with one short workload unless the options name others."""
     (folder / "mine.py").write_text(PLUG_IN)
     short = () if {"--workload", "--preset"} & {*options} else ("--workload", "prefill-b1h2d8s16")
     command = [sys.executable, "-m", "pytest", str(ROOM), "-p", "no:cacheprovider", "--bench-seconds", "0.01"]
@@ -68,7 +68,7 @@ def run(folder: Path, *options: str, first: str = TIMES_ALONE) -> subprocess.Com
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], dict]:
-    """A run with a right and a wrong implementation, and its JSON."""
+    """A run with a right and a wrong implementation, and its JSON document."""
     folder = tmp_path_factory.mktemp("both")
     done = run(folder, "--impl", "mine.py:attention", "--impl", "mine.py:unscaled")
     return done, json.loads((folder / "out.json").read_text())
@@ -83,7 +83,7 @@ def test_a_wrong_implementation_fails_the_run(both: tuple[subprocess.CompletedPr
 
 
 def test_a_wrong_implementation_has_no_timing(both: tuple[subprocess.CompletedProcess[str], dict]) -> None:
-    """The JSON has statistics of the right one alone, and the outcome of both."""
+    """The JSON has statistics of only the right one, and the outcome of both."""
     _, written = both
     assert [b["extra_info"]["implementation"] for b in written["benchmarks"]] == ["mine.py:attention"]
     cells = written["attention_conformance"]["cells"]
@@ -94,7 +94,7 @@ def test_a_wrong_implementation_has_no_timing(both: tuple[subprocess.CompletedPr
 
 
 def test_the_json_says_what_was_timed(both: tuple[subprocess.CompletedProcess[str], dict]) -> None:
-    """A record has the shape, the operations, the raw samples and the group of its workload."""
+    """A record has the workload's shape, operations and group, and the raw samples."""
     _, written = both
     record = written["benchmarks"][0]
     info = record["extra_info"]
@@ -112,7 +112,7 @@ def test_the_json_says_what_was_timed(both: tuple[subprocess.CompletedProcess[st
 
 
 def test_the_json_says_what_the_timing_depends_on(both: tuple[subprocess.CompletedProcess[str], dict]) -> None:
-    """Machine information has cores in use, thread settings and library versions."""
+    """The machine information has the cores in use, thread settings and library versions."""
     _, written = both
     machine = written["machine_info"]
     assert machine["usable_cores"] >= 1
@@ -121,7 +121,7 @@ def test_the_json_says_what_the_timing_depends_on(both: tuple[subprocess.Complet
 
 
 def test_the_caches_are_warm_unless_asked_otherwise(both: tuple[subprocess.CompletedProcess[str], dict]) -> None:
-    """The table's head and the JSON say so; nothing is copied before a call, and the host's clock counts."""
+    """The table's head and the JSON say so; nothing is copied before a call, and the host's clock is used."""
     done, written = both
     assert "\ncaches warm: the inputs rotate among three sets" in done.stdout
     assert written["attention_conformance"]["plan"]["cache"] == "warm"
@@ -131,7 +131,7 @@ def test_the_caches_are_warm_unless_asked_otherwise(both: tuple[subprocess.Compl
 
 
 def test_cold_caches_are_said_wherever_the_times_are(tmp_path: Path) -> None:
-    """With the bytes that were copied before every call, twice those of the last cache."""
+    """The bytes that were copied before every call, twice the last cache, are recorded too."""
     options = ("--workload", "prefill-b1h2d8s256", "--process-runs", "1", "--no-memory", "--cache", "cold")
     done = run(tmp_path, "--impl", "mine.py:attention", *options, "--bench-seconds", "0.2")  # enough if it is busy
     assert done.returncode == 0, done.stdout + done.stderr
@@ -142,7 +142,7 @@ def test_cold_caches_are_said_wherever_the_times_are(tmp_path: Path) -> None:
 
 
 def test_what_is_unsupported_is_skipped_and_a_run_without_timing_fails(tmp_path: Path) -> None:
-    """An implementation without ``is_causal`` is not timed on a causal workload; nothing timed is not success."""
+    """An implementation without ``is_causal`` is not timed on a causal workload; a run that times nothing fails."""
     done = run(tmp_path, "--impl", "mine.py:attention", "--workload", "prefill-b1h2d8s16-causal")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "0 timed, 0 invalid, 1 skipped" in done.stdout
@@ -150,14 +150,14 @@ def test_what_is_unsupported_is_skipped_and_a_run_without_timing_fails(tmp_path:
 
 
 def test_workloads_of_other_operators_are_refused(tmp_path: Path) -> None:
-    """Where no selected implementation is of the operator of a workload, there is nothing to run."""
+    """There is nothing to run if no selected implementation has the operator of a workload."""
     done = run(tmp_path, "--impl", "numpy-layer")
     assert done.returncode == pytest.ExitCode.INTERRUPTED
     assert "the workloads are of sdpa, and the selected implementations of mha" in done.stdout + done.stderr
 
 
 def test_an_implementation_is_given_the_workloads_of_its_operator(tmp_path: Path) -> None:
-    """Of three workloads each of two implementations runs its own."""
+    """Two implementations each run their own of three workloads."""
     names = ("prefill-b1h2d8s16", "mha-b1h2d8s16", "sublayer-b1h2d8s16")
     given = [text for name in names for text in ("--workload", name)]
     done = run(tmp_path, "--impl", "mine.py:attention", "--impl", "numpy-layer", *given)
@@ -170,7 +170,7 @@ def test_an_implementation_is_given_the_workloads_of_its_operator(tmp_path: Path
 
 
 def test_a_wrong_implementation_of_any_operator_is_invalid(tmp_path: Path) -> None:
-    """A layer without a bias, a sub-layer without its residual, gradients without the scale: none has a timing."""
+    """A layer without a bias, a sub-layer without its residual, and gradients without the scale are not timed."""
     wrong = {
         "wrong_layer": ("mha-b1h2d8s16", "MHA-18"),
         "wrong_sublayer": ("sublayer-b1h2d8s16", "SUB-9"),
@@ -187,9 +187,9 @@ def test_a_wrong_implementation_of_any_operator_is_invalid(tmp_path: Path) -> No
 
 
 def test_a_preset_is_a_set_of_workloads(tmp_path: Path) -> None:
-    """Those of the implementation's operator are run."""
+    """The workloads of the implementation's operator are run."""
     options = ("--impl", "numpy-sublayer", "--preset", "quick", "--workload", "sublayer-b1h2d8s16")
-    done = run(tmp_path, *options, "--bench-seconds", "2")  # less, and a busy machine leaves one out
+    done = run(tmp_path, *options, "--bench-seconds", "2")  # with less, a busy machine skips one
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 timed, 0 invalid, 0 skipped" in done.stdout
 
@@ -209,7 +209,7 @@ def test_an_unknown_workload_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def test_a_run_that_times_nothing_leaves_no_checkpoint(tmp_path: Path) -> None:
-    """All is known, and the next run, of a mended function, need not be told to go on or to forget."""
+    """All is known, so the next run, of a fixed function, need not choose to resume or to delete."""
     done = run(tmp_path, "--impl", "mine.py:unscaled")
     assert done.returncode == 1
     assert "FAILED: nothing was timed" in done.stdout

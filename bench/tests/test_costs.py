@@ -1,4 +1,4 @@
-"""Operations and least bytes of a call, against counting them one by one, and what binds."""
+"""Operations and least bytes of a call, compared with counting them one by one, and the limit that binds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attention_conformance.bench.roofline.costs import FORMULAS, flops, intensit
 from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.workload import PACKED, Workload, parse
 
-#: Small forms of everything that decides which pairs are allowed.
+#: Small forms of every option that decides which pairs are allowed.
 NAMES = (
     "prefill-b1h1d1s1",
     "prefill-b2h3d4s5",
@@ -37,12 +37,12 @@ NAMES = (
     "blocks-b2h2d3s42-p4",
 )
 
-#: Those that have gradients.
+#: Workloads that have gradients.
 DIFFERENTIATED = [name for name in NAMES if name.startswith(("prefill", "cross"))]
 
 
 def allowed(w: Workload, b: int, i: int, j: int) -> bool:
-    """Whether row i of sequence b may attend to key j, by the words of the grammar."""
+    """Whether row i of sequence b may attend to key j, as the grammar describes it."""
     rows, keys = w.sequences[b]
     position = (keys - rows if w.kind in PACKED else w.past) + i
     if i >= rows:
@@ -57,7 +57,7 @@ def allowed(w: Workload, b: int, i: int, j: int) -> bool:
 
 
 def counted(w: Workload) -> int:
-    """Allowed pairs of one head, one by one."""
+    """Allowed pairs of one head, counted one by one."""
     everything = itertools.product(range(w.batch), range(w.length), range(w.keys))
     return sum(allowed(w, b, i, j) for b, i, j in everything)
 
@@ -83,7 +83,7 @@ def test_gradients_have_five_products(name: str) -> None:
 
 
 def test_gradients_are_two_and_a_half_forward_passes() -> None:
-    """Where D = Dv."""
+    """The ratio holds where D = Dv."""
     assert 2 * flops(parse("prefill-b1h8d64s64-causal-grad")) == 5 * flops(parse("prefill-b1h8d64s64-causal"))
 
 
@@ -97,7 +97,7 @@ def test_a_layer_has_four_projections_and_its_attention(kind: str) -> None:
 
 @pytest.mark.parametrize("operator", FORMULAS)
 def test_formulas_stand_in_the_readme(operator: str) -> None:
-    """What is printed there is what the records have."""
+    """The README's formulas are those of the records."""
     page = (Path(bench.__file__).parent / "README.md").read_text(encoding="utf-8")
     assert f"| {operator} | `{FORMULAS[operator]}` |" in page
 
@@ -107,7 +107,7 @@ def test_formulas_stand_in_the_readme(operator: str) -> None:
     ["prefill-b2h4g2d3v5s9-w3", "cross-b2h2d3s9k4-pad-grad", "mha-b2h3d4s5", "mha-b2h3d4s5-grad", "paged-b3h2d3s2k9"],
 )
 def test_the_formula_is_what_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The printed text, evaluated, gives the number."""
+    """The printed formula evaluates to the number of operations."""
     monkeypatch.setattr(
         "attention_conformance.bench.workloads.workload.OPERATORS", dict.fromkeys(("sdpa_grad", "mha_grad"))
     )
@@ -118,7 +118,7 @@ def test_the_formula_is_what_is_counted(name: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_gradients_of_a_layer_have_eleven_projections_and_six_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three of each of q, k and v, two of the output; of attention the five and P·V."""
+    """There are three projections each for q, k and v, and two for the output; attention has five products and P·V."""
     monkeypatch.setattr(
         "attention_conformance.bench.workloads.workload.OPERATORS", dict.fromkeys(("sdpa_grad", "mha_grad"))
     )
@@ -131,7 +131,7 @@ ROOFLINE = Roofline("cpu", "float32", 100.0, "torch", 10.0, "numpy")
 
 
 def needed(w: Workload) -> int:
-    """Numbers that the inputs of sdpa need, marked one by one."""
+    """Numbers of the inputs of sdpa that are needed, marked one by one."""
     rows, keys, pairs = set(), set(), set()
     for b, i, j in itertools.product(range(w.batch), range(w.length), range(w.keys)):
         if allowed(w, b, i, j):
@@ -146,7 +146,7 @@ def needed(w: Workload) -> int:
 @pytest.mark.slow(1)
 @pytest.mark.parametrize("name", [*NAMES, "prefill-b2h2d3s7-w2-bias-pad", "prefill-b2h2d3s9-causal-bias-pad"])
 def test_inputs_are_what_allowed_pairs_need(name: str) -> None:
-    """Rows that see a key, keys that are seen, pairs of a bias; grouped heads once."""
+    """Needed are rows that see a key, keys that are seen, and pairs of a bias; grouped heads count once."""
     w = parse(name)
     results = sum(int(np.prod(shape)) for shape in arguments.results(w).values())
     lengths = 8 * w.batch if w.is_padded else sum(4 * array.size for array in arguments.structure(w).values())
@@ -155,28 +155,28 @@ def test_inputs_are_what_allowed_pairs_need(name: str) -> None:
 
 
 def test_a_plain_call_reads_three_arrays_and_writes_one() -> None:
-    """2 bytes a number in half precision."""
+    """A number has 2 bytes in half precision."""
     assert least_bytes(parse("prefill-b1h8d64s1024"), "bfloat16") == 2 * 4 * 8 * 1024 * 64
 
 
 def test_grouped_keys_are_read_once() -> None:
-    """Four query heads over one key head read an eighth of the keys and values that the widths suggest."""
+    """Four query heads share each key head, so a quarter of the keys and values is read."""
     plain, grouped = parse("prefill-b1h8d64s128"), parse("prefill-b1h8g2d64s128")
     assert least_bytes(plain, "float32") - least_bytes(grouped, "float32") == 4 * 2 * 6 * 128 * 64
 
 
 def test_keys_behind_the_window_of_all_rows_are_not_read() -> None:
-    """Padding makes short what no row of a sequence sees."""
+    """Padded keys, which no row of their sequence sees, are not read."""
     assert least_bytes(parse("prefill-b2h1d8s64-pad"), "float32") < least_bytes(parse("prefill-b2h1d8s64"), "float32")
 
 
 def test_gradients_read_what_the_forward_pass_does_and_its_gradient() -> None:
-    """And write three arrays."""
+    """Gradients also write three arrays."""
     assert least_bytes(parse("prefill-b1h8d64s128-grad"), "float32") == 4 * 7 * 8 * 128 * 64
 
 
 def test_layers_read_everything_once() -> None:
-    """Input, four weights and four biases, and the output."""
+    """A layer reads its input, four weights and four biases, and writes the output."""
     assert least_bytes(parse("mha-b2h2d4s16"), "float32") == 4 * (2 * 2 * 16 * 8 + 4 * 8 * 8 + 4 * 8)
 
 
@@ -186,7 +186,7 @@ def test_intensity_is_operations_per_byte() -> None:
 
 
 def test_a_long_call_is_bound_by_products() -> None:
-    """At an intensity of 256 the matrix product's roofline is the lower one."""
+    """At an intensity of 256 the roofline of matrix products is the lower one."""
     w = parse("prefill-b1h8d64s1024")
     found = measures(w, "float32", flops(w) / 50, ROOFLINE)
     assert found["bound_by"] == "compute"
@@ -194,7 +194,7 @@ def test_a_long_call_is_bound_by_products() -> None:
 
 
 def test_a_short_call_is_bound_by_memory() -> None:
-    """At an intensity of 4 what the memory can deliver is 40 of the 100."""
+    """At an intensity of 4 the memory allows 40 of the 100 flop/s."""
     w = parse("prefill-b1h8d64s16")
     found = measures(w, "float32", flops(w) / 20, ROOFLINE)
     assert found["bound_by"] == "bandwidth"
@@ -203,14 +203,14 @@ def test_a_short_call_is_bound_by_memory() -> None:
 
 @pytest.mark.parametrize("roofline", [None, Roofline("cpu", "float32")])
 def test_without_rooflines_there_are_no_shares(roofline: Roofline | None) -> None:
-    """Bytes and intensity are known all the same."""
+    """Bytes and intensity are known nevertheless."""
     found = measures(parse("prefill-b1h8d64s16"), "float32", 1.0, roofline)
     assert found["intensity"] == 4
     assert [found[name] for name in ("bound_by", "share_of_peak", "share_of_limit")] == [None] * 3
 
 
 def test_half_of_the_rooflines_gives_half_of_the_shares() -> None:
-    """Without a bandwidth nothing says what binds."""
+    """Without a bandwidth the binding limit is unknown."""
     found = measures(parse("prefill-b1h8d64s16"), "float32", 1.0, Roofline("cpu", "float32", 100.0, "torch"))
     assert found["share_of_peak"] is not None
     assert found["bound_by"] is None

@@ -15,7 +15,7 @@ from attention_conformance.impls.contract import Implementation
 
 
 def fake(available: bool = True) -> Any:
-    """A torch with what the clock takes of it."""
+    """A torch module with the functions that the clock uses."""
 
     class Event:
         def record(self) -> None: ...
@@ -33,7 +33,7 @@ def fake(available: bool = True) -> Any:
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The stand-in, of which nothing is remembered yet."""
+    """The stand-in, with no function remembered yet."""
     found = fake()
     monkeypatch.setitem(sys.modules, "torch", found)
     monkeypatch.setattr(device_clock, "_BOUND", {})
@@ -41,7 +41,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_what_nobody_replaced_is_no_cheat(torch: Any) -> None:
-    """Also where the functions are asked for often."""
+    """Unchanged functions pass, also if they are looked up often."""
     device_clock.bind()
     assert device_clock.replaced() == ""
 
@@ -50,7 +50,7 @@ def test_what_nobody_replaced_is_no_cheat(torch: Any) -> None:
     "name", ["synchronize", "Event", "_sleep", "Event.record", "Event.query", "Event.synchronize", "Event.elapsed_time"]
 )
 def test_a_replaced_function_is_named(torch: Any, name: str) -> None:
-    """A function of the module, or a method of its events; a later look at them does not take it for theirs."""
+    """A replaced function of the module or method of its events is named; a later binding does not accept it."""
     device_clock.bind()
     place, _, attribute = f"cuda.{name}".rpartition(".")
     setattr(torch.cuda.Event if place.endswith("Event") else torch.cuda, attribute, lambda *_: 0.0)
@@ -61,7 +61,7 @@ def test_a_replaced_function_is_named(torch: Any, name: str) -> None:
 
 @pytest.mark.parametrize("there", [None, fake(available=False)])
 def test_without_a_gpu_nothing_is_looked_at(torch: Any, monkeypatch: pytest.MonkeyPatch, there: Any) -> None:
-    """No torch is imported for it, and one that has no GPU may be changed by whoever likes."""
+    """Torch is not imported for it, and a torch without a GPU may be changed freely."""
     monkeypatch.setitem(sys.modules, "torch", there)
     device_clock.bind()
     assert device_clock._BOUND == {}
@@ -69,13 +69,13 @@ def test_without_a_gpu_nothing_is_looked_at(torch: Any, monkeypatch: pytest.Monk
 
 
 def replaces(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Has every event say that no time passed."""
+    """Makes every event report that no time passed."""
     sys.modules["torch"].cuda.Event.elapsed_time = lambda *_: 0.0
     return v
 
 
 def test_a_cell_whose_code_replaced_the_clock_has_no_time(torch: Any) -> None:
-    """The functions are remembered before its code is loaded, and compared after its first call."""
+    """The functions are remembered before the cell's code is loaded, and compared after its first call."""
     one = Implementation("replaces", f"{__name__}:replaces")
     answer = sampler.open_cell("it", one, Workload(1, 1, 8, 8), "float32", "cpu")
     assert (answer.status, answer.text) == (

@@ -1,4 +1,4 @@
-"""What the suite adds to pytest-benchmark's JSON, and the notes at the end of a run."""
+"""The suite's additions to pytest-benchmark's JSON, and the notes at the end of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cell(process: str, device: str = "cpu") -> Cell:
 
 
 def timed(*threads: int) -> Outcome:
-    """An outcome with a process run for each of the counts of threads."""
+    """An outcome with one process run for each number of threads."""
     process_runs = (
         ProcessRun(((0.2, 0.1), (0.3,)), 0.5, 1.0, 2.0, 3, threads=count, stopped="time budget") for count in threads
     )
@@ -31,7 +31,7 @@ def timed(*threads: int) -> Outcome:
 
 
 def test_a_record_has_samples_by_process_run_and_batch() -> None:
-    """Sizes of batches, the interval, why it ended, and what the first process run paid."""
+    """A record has the sizes of batches, the interval, why it ended, and the costs of the first process run."""
     info = document.extra_info(cell("it"), timed(1, 2), ExtraMetrics())
     assert info["process_runs"] == [[2, 1], [2, 1]]
     assert info["interval"][0] <= 0.2 <= info["interval"][1]
@@ -62,7 +62,7 @@ HEADER: dict[str, Any] = {
 def test_a_run_is_finished_by_a_file_of_its_plan_and_versions(
     tmp_path: Path, changes: dict[str, Any], finished: bool
 ) -> None:
-    """The seed of the inputs is another one in every run, and so is none of these."""
+    """Plan and versions must be equal; the seed of the inputs differs in every run, and does not count."""
     names = {"implementation": "mine", "device": "cpu", "dtype": "float32", "workload": "prefill-b1h2d8s16"}
     there = {"spec": "1", "plan": HEADER["plan"], "fingerprint": {"versions": HEADER["versions"]}}
     path = tmp_path / "out.json"
@@ -71,32 +71,32 @@ def test_a_run_is_finished_by_a_file_of_its_plan_and_versions(
 
 
 def test_threads_in_force_are_the_most_that_worked() -> None:
-    """By process, of all its cells on the CPU; nothing where nothing is known."""
+    """The number is by process, over its cells on the CPU; a process without known threads has none."""
     outcomes = {cell("torch"): timed(1, 2), cell("numpy"): Outcome(), cell("jax", "cuda"): timed(7)}
     assert document.in_force(outcomes) == {"torch": 2}
 
 
 def test_unequal_threads_are_noted() -> None:
-    """And equal ones are not."""
+    """Equal numbers of threads are not noted."""
     unequal = {cell("torch"): timed(2), cell("numpy"): timed(1)}
     assert document.notes(unequal, {}, {}) == ["threads that worked at the same time: numpy 1, torch 2"]
     assert document.notes({cell("torch"): timed(2), cell("numpy"): timed(2)}, {}, {}) == []
 
 
 def test_a_process_that_was_not_idle_is_noted() -> None:
-    """By its share of a core."""
+    """The note has its share of a core."""
     assert document.notes({}, {"ort": 0.4, "numpy": 0.01}, {}) == ["not idle while others worked: ort 40% of a core"]
 
 
 def test_calls_that_waited_for_a_core_are_said() -> None:
-    """From a twentieth of their time on; nothing where the system does not tell."""
+    """The note appears from a twentieth of their time on; there is none where the system does not say."""
     said = "calls waited 31 % of their time for a core: other work runs on this machine"
     assert document.notes({}, {}, {}, core_wait=0.31) == [said]
     assert document.notes({}, {}, {}, core_wait=0.04) == document.notes({}, {}, {}, core_wait=None) == []
 
 
 def test_costly_overhead_is_noted() -> None:
-    """Where the interval of its ratio is above 1.02."""
+    """The note appears if the interval of the ratio is above 1.02."""
     cost = {"loop_seconds": 1e-4, "ratio": 1.05, "interval": [1.03, 1.07]}
     assert document.notes({}, {}, cost) == ["timing a call of 100 µs costs 5.0% of it"]
     assert document.notes({}, {}, {**cost, "interval": [1.01, 1.07]}) == []

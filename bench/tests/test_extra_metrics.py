@@ -1,4 +1,4 @@
-"""What a run measures besides times: what a record and the run say of it, and what an S×S array gives away."""
+"""Measurements in addition to times: what a record and the run say about them, and how they reveal an S×S array."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ LENGTHS = (512, 1024, 2048)
 
 @pytest.fixture(scope="module")
 def measured() -> tuple[ExtraMetrics, dict]:
-    """Both functions at three lengths, measured in processes of their own."""
+    """Both functions at three lengths, measured in separate processes."""
     cells = [cell(f, f"prefill-b1h4d16s{s}", worker=f.__name__) for f in (attention, by_rows) for s in LENGTHS]
     timed = outcomes(*cells)
-    with pytest.MonkeyPatch.context() as patch:  # rooflines take seconds, and are not looked at here
+    with pytest.MonkeyPatch.context() as patch:  # rooflines take seconds, and this test does not use them
         patch.setattr(extra_metrics, "rooflines", lambda *_: [])
         patch.setattr("attention_conformance.bench.analysis.overhead.run", lambda *_: {})
         return extra_metrics.measure(timed, Processes(1), 1, memory=True, notify=lambda text: None), timed
@@ -44,7 +44,7 @@ def measured() -> tuple[ExtraMetrics, dict]:
 
 @pytest.mark.slow
 def test_an_array_of_all_scores_is_exposed_by_its_exponent(measured: tuple[ExtraMetrics, dict]) -> None:
-    """The memory of all scores at once grows with the square of the length, that of a few rows does not."""
+    """The memory of all scores at once grows with the square of the length; that of a few rows does not."""
     found, timed = measured
     growths = {one.implementation: one.growth for one in found.memories(timed)}
     assert growths == {"attention": Growth.QUADRATIC, "by_rows": Growth.LESS}
@@ -52,7 +52,7 @@ def test_an_array_of_all_scores_is_exposed_by_its_exponent(measured: tuple[Extra
 
 @pytest.mark.slow
 def test_the_bytes_are_those_of_the_scores(measured: tuple[ExtraMetrics, dict]) -> None:
-    """At S = 2048 all scores are 64 MiB, of which a call holds two at least; sixteen rows are not a hundredth."""
+    """At S = 2048 all scores are 64 MiB, and a call holds at least two of them; sixteen rows are not a hundredth."""
     found, _ = measured
     longest = {one.target.implementation.name: peak.bytes for one, peak in found.peaks.items() if "2048" in one.id}
     whole, rows = longest["attention"], longest["by_rows"]
@@ -63,7 +63,7 @@ def test_the_bytes_are_those_of_the_scores(measured: tuple[ExtraMetrics, dict]) 
 
 
 def test_a_record_has_its_share_of_the_rooflines() -> None:
-    """GFLOP per second by the measured peak, and the roofline that binds at the intensity of the workload."""
+    """A record has its share of the measured peak, and the roofline that binds at its intensity."""
     one = cell(attention, "prefill-b1h1d16s512")
     found = ExtraMetrics({one: Peak(4096, "resident set")}, (Roofline("cpu", "float32", 1e11, "numpy", 1e10, "numpy"),))
     info = found.info(one, seconds=1e-3)
@@ -75,12 +75,12 @@ def test_a_record_has_its_share_of_the_rooflines() -> None:
 
 
 def test_what_was_not_measured_is_none() -> None:
-    """Without rooflines and memory there are no shares and no bytes, and the reason is said."""
+    """Without rooflines and memory there are no shares and no bytes, and the reason is given."""
     info = ExtraMetrics().info(cell(attention, "prefill-b1h1d16s512"), seconds=1e-3)
     assert [info[name] for name in ("share_of_peak", "bound_by", "memory_bytes")] == [None, None, None]
     assert info["memory_method"] == "not requested"
 
 
 def test_a_run_that_timed_nothing_measures_nothing() -> None:
-    """Rooflines without a cell below them would say nothing."""
+    """Rooflines would be of no use without a timed cell."""
     assert extra_metrics.measure({}, Processes(1), 1, memory=True, notify=lambda text: None) == ExtraMetrics()

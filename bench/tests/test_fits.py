@@ -35,7 +35,7 @@ def sampled(law: Callable[[float], float], seed: int = 0, noise: float = 0.02) -
 
 
 def fitted(points: dict[int, float]) -> Line:
-    """The line, which there has to be."""
+    """The fitted line, which must exist."""
     found = line(points)
     assert found is not None
     return found
@@ -53,14 +53,14 @@ def test_a_power_is_found_exactly(exponent: float) -> None:
 @pytest.mark.slow(1)
 @pytest.mark.parametrize("noise", [0.005, 0.02, 0.05])
 def test_intervals_cover_the_exponent_as_often_as_they_say(noise: float) -> None:
-    """Of 500 sweeps at least 92 % have the true exponent in their interval, and at most 98 %."""
+    """At least 92 % and at most 98 % of 500 sweeps have the true exponent in their interval."""
     found = [fitted(sampled(lambda s: s**2, seed, noise)) for seed in range(500)]
     assert 0.92 * 500 <= sum(one.low <= 2 <= one.high for one in found) <= 0.98 * 500
 
 
 @pytest.mark.parametrize("overhead", [0.1 * 512**2, 128**2, 9 * 128**2])
 def test_short_lengths_that_are_overhead_are_dropped(overhead: float) -> None:
-    """A constant part that long calls do not notice lowers the exponent by less than 0.1, and by less than it would."""
+    """A constant that is negligible in long calls lowers the exponent by less than 0.1, and less than undropped."""
     points = sampled(lambda s: s**2 + overhead, noise=0.0)
     everything = np.polyfit(np.log(LENGTHS), np.log(list(points.values())), 1)[0]
     found = fitted(points)
@@ -70,18 +70,18 @@ def test_short_lengths_that_are_overhead_are_dropped(overhead: float) -> None:
 
 
 def test_overhead_at_all_lengths_has_no_side() -> None:
-    """Where even the longest calls are overhead, the interval is too wide for a word."""
+    """If even the longest calls are overhead, the interval is too wide for a verdict."""
     assert fitted(sampled(lambda s: s**2 + 100 * 128**2)).side is Growth.UNCLEAR
 
 
 def test_short_lengths_that_are_fast_are_kept() -> None:
-    """A call that fits in the cache is part of how time grows."""
+    """A call that fits in the cache is a part of the growth of time."""
     points = {length: float(length**2) for length in LENGTHS} | {128: 0.7 * 128**2}
     assert fitted(points).points == 6
 
 
 def test_two_lengths_are_no_fit() -> None:
-    """Nor is none."""
+    """Neither are no lengths."""
     assert line({128: 1.0, 256: 4.0}) is None
     assert line({}) is None
 
@@ -89,7 +89,7 @@ def test_two_lengths_are_no_fit() -> None:
 def records(
     name: str, seconds: Callable[[int], float | None], memory: Callable[[int], float | None]
 ) -> list[dict[str, Any]]:
-    """What a result file says of a sweep of one implementation."""
+    """The records of a sweep of one implementation."""
     return [
         {
             "implementation": name,
@@ -116,7 +116,7 @@ def test_series_are_not_mixed() -> None:
 
 
 def test_families_are_not_mixed() -> None:
-    """Lengths of causal and of other calls are no sweep together."""
+    """Causal and other lengths make no sweep together."""
     made = records("a", lambda s: 1.0 * s, lambda s: None)[:4]
     for record in made[:2]:
         record["family"] = "prefill-b1h8d64s*"
@@ -124,7 +124,7 @@ def test_families_are_not_mixed() -> None:
 
 
 def test_what_was_not_measured_is_no_point() -> None:
-    """None, and bytes that a page more or less would double."""
+    """None is no point, and neither are bytes so few that a page would double them."""
     made = records("a", lambda s: None if s > 256 else 1.0, lambda s: 300.0 * s)
     assert [(fit.quantity, fit.shortest) for fit in fits(made)] == []
     made = records("a", lambda s: None, lambda s: 3000.0 * s)
@@ -132,7 +132,7 @@ def test_what_was_not_measured_is_no_point() -> None:
 
 
 def test_the_terminal_says_who_is_quadratic() -> None:
-    """One sentence for a quantity and family, with the exponents."""
+    """There is one sentence for each quantity and family, with the exponents."""
     made = records("a", lambda s: None, lambda s: 5e3 * s) + records("b", lambda s: 1e-9 * s, lambda s: 99 * s**2)
     assert sentences(fits(made), memories(made)) == [
         "memory over S, prefill-b1h8d64s*-causal cpu float32: quadratic: b 2.00; less than quadratic: a 1.00",
@@ -141,7 +141,7 @@ def test_the_terminal_says_who_is_quadratic() -> None:
 
 
 def grown(memory: Callable[[int], float | None], longest: int = 4096, family: str = CAUSAL) -> Growth:
-    """What is said of memory that was measured up to a length."""
+    """The verdict on memory that was measured up to a length."""
     made = [one | {"family": family} for one in records("a", lambda s: None, memory) if one["S"] <= longest]
     (one,) = memories(made)
     return one.growth
@@ -152,23 +152,23 @@ def grown(memory: Callable[[int], float | None], longest: int = 4096, family: st
     [
         (lambda s: 8 * 4 * s**2, Growth.QUADRATIC),  # an array of scores
         (lambda s: 8 * s**2, Growth.QUADRATIC),  # a mask of bytes
-        (lambda s: 8 * s**2 / 8, Growth.LESS),  # as steep, and too small to hold anything for each score
+        (lambda s: 8 * s**2 / 8, Growth.LESS),  # as steep, but too small to hold anything for each score
         (lambda s: 4096 * s, Growth.LESS),
-        (lambda s: 0, Growth.LESS),  # nothing that a system could see
-        (lambda s: 8 * 4 * 4096 * s, Growth.LESS),  # a byte a score and more, by width
+        (lambda s: 0, Growth.LESS),  # nothing that a system can measure
+        (lambda s: 8 * 4 * 4096 * s, Growth.LESS),  # a byte per score and more, from the width
         (lambda s: 8 * 4 * s**1.5, Growth.LESS),
-        (lambda s: 8 * 4 * (s**2 if s < 2048 else 1024 * s), Growth.UNCLEAR),  # it bends
+        (lambda s: 8 * 4 * (s**2 if s < 2048 else 1024 * s), Growth.UNCLEAR),  # the curve bends
         (lambda s: 8 * 4 * s**2 + 4e4 * s + 5e6, Growth.QUADRATIC),  # overhead grows into an array of scores
-        ({512: 16.7e6, 1024: 50.1e6, 2048: 163e6, 4096: 594e6}.get, Growth.QUADRATIC),  # as XLA does
+        ({512: 16.7e6, 1024: 50.1e6, 2048: 163e6, 4096: 594e6}.get, Growth.QUADRATIC),  # XLA's numbers
     ],
 )
 def test_quadratic_takes_an_exponent_and_an_array_of_scores(memory: Callable[[int], float], growth: Growth) -> None:
-    """Either alone is not enough, and an interval on both sides of the threshold decides nothing."""
+    """One of them is not enough, and an interval on both sides of the threshold decides nothing."""
     assert grown(memory) is growth
 
 
 def test_the_square_term_has_no_constant_and_no_linear_part() -> None:
-    """Of the three longest lengths; fewer have none."""
+    """The square term is fitted to the three longest lengths; fewer lengths have none."""
     assert squared(
         {1: 9.0, 512: 3.0 * 512**2 + 700 * 512 + 9e6, 1024: 3.0 * 2**20 + 700 * 1024 + 9e6}
         | {
@@ -180,14 +180,14 @@ def test_the_square_term_has_no_constant_and_no_linear_part() -> None:
 
 @pytest.mark.parametrize(("middle", "longest"), [(-0.19, 0.0), (0.0, 0.40)])
 def test_what_error_makes_a_linear_part_look_squared(middle: float, longest: float) -> None:
-    """Of a sweep by doublings, as much as SQUARED says, and less does not."""
+    """In a sweep by doublings an error as large as SQUARED allows does, and a smaller one does not."""
     for share, reached in ((1.0, True), (0.95, False)):
         points = {1024: 0.25, 2048: 0.5 * (1 + share * middle), 4096: 1 + share * longest}
         assert (squared(points) >= SQUARED * points[4096]) is reached
 
 
 def test_what_grows_as_a_square_decides_where_the_interval_cannot() -> None:
-    """Three quarters of the bytes of the longest call; an interval that says something has the last word."""
+    """It must be three quarters of the longest call's bytes; an interval that decides has the last word."""
     for low, high, share, growth in (
         (1.2, 2.4, 0.75, Growth.QUADRATIC),
         (1.2, 2.4, 0.74, Growth.UNCLEAR),
@@ -199,7 +199,7 @@ def test_what_grows_as_a_square_decides_where_the_interval_cannot() -> None:
 
 
 def test_a_short_sweep_in_blocks_is_not_called_quadratic() -> None:
-    """Blocks of 1024 rows and keys of eight heads are all scores up to S = 1024; longer calls tell them apart."""
+    """Blocks of 1024 rows and keys of eight heads are all scores up to S = 1024; longer calls distinguish them."""
 
     def blocks(s: int) -> float:
         return 8 * 4 * min(s, 1024) ** 2 + 2048 * s
@@ -209,20 +209,20 @@ def test_a_short_sweep_in_blocks_is_not_called_quadratic() -> None:
 
 
 def test_two_lengths_have_no_interval_and_prove_no_array() -> None:
-    """They can rule one out, by bytes."""
+    """Two lengths can rule out an array, by bytes."""
     made = records("a", lambda s: None, lambda s: 32 * s**2)[-2:] + records("b", lambda s: None, lambda s: 99 * s)[-2:]
     assert {one.implementation: one.growth for one in memories(made)} == {"a": Growth.UNCLEAR, "b": Growth.LESS}
 
 
 def test_where_rows_are_not_keys_the_exponent_alone_decides() -> None:
-    """A call that decodes, or has keys of another length, has no B·H·S² scores."""
+    """A decoding call, or one with other key lengths, has no B·H·S² scores."""
     for family in ("decode-b1h8d64s1k*", "cross-b1h8d64s*k512"):
         assert grown(lambda s: 4096 * s, family=family) is Growth.LESS
         assert grown(lambda s: 64 * s**2, family=family) is Growth.QUADRATIC
 
 
 def test_the_least_call_that_proves_something_has_two_to_the_24_scores() -> None:
-    """One less is too few."""
+    """One score less is too few."""
     assert scores({"family": CAUSAL, "B": 4, "H": 4, "S": 1024}) == PROOF
     of = line({length: 4.0 * length**2 for length in LENGTHS})
     found = [Memory("a", "cpu", "float32", CAUSAL, 1024, 4.0 * n, n, of).growth for n in (PROOF - 1, PROOF)]

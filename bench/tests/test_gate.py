@@ -41,7 +41,7 @@ def library(q, k, v):
 
 
 def decided(path: Path, code: str, name: str = "attention", **changes: Any) -> tuple[Verdict, int]:
-    """The verdict on a candidate of this code, from its file, and the exit status."""
+    """The verdict on a candidate with this code, from its file, and the exit status."""
     path.joinpath("candidate.py").write_text(code, encoding="utf-8")
     file = path / "verdict.json"
     given: dict[str, Any] = {
@@ -54,7 +54,7 @@ def decided(path: Path, code: str, name: str = "attention", **changes: Any) -> t
 
 @functools.cache
 def understood(text: str) -> modules.Problem:
-    """What a problem asks, which no candidate has a part in; found once for all that have the same text."""
+    """The problem that a text states; no candidate affects it, so it is read once for equal texts."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "problem.py")
         path.write_text(text, encoding="utf-8")
@@ -63,7 +63,7 @@ def understood(text: str) -> modules.Problem:
 
 @pytest.fixture
 def cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch is imported once for the workers of many candidates, each of which is a process of its own all the same."""
+    """Torch is imported once for the workers of many candidates, each of which still is its own process."""
     monkeypatch.setattr(pool, "subprocess", forked.workers)
     asked = understood(PROBLEM)
     monkeypatch.setattr(command, "problem_of", lambda file: replace(asked, file=file))
@@ -74,7 +74,7 @@ def cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cheat_is_rejected(
     cheat: Candidate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """With a reason that has the words of its record."""
+    """The reason contains the words in the cheat's record."""
     if cheat.framework != "numpy":
         pytest.importorskip(cheat.framework)
     if cheat.framework == "torch" and hasattr(os, "fork"):
@@ -89,7 +89,7 @@ def test_a_cheat_is_rejected(
 @pytest.mark.slow(20)
 @pytest.mark.parametrize("kernel", HONEST, ids=lambda kernel: kernel.name)
 def test_an_honest_kernel_of_a_framework_is_accepted(kernel: Candidate, tmp_path: Path) -> None:
-    """Nothing that it does is taken for a cheat."""
+    """None of its actions is mistaken for a cheat."""
     for name in {"numpy": (), "jax": ("jax",)}.get(kernel.framework, ("torch",)):
         pytest.importorskip(name)
     if kernel.name == "onnxruntime":
@@ -101,7 +101,7 @@ def test_an_honest_kernel_of_a_framework_is_accepted(kernel: Candidate, tmp_path
 
 @pytest.mark.slow(4)
 def test_an_honest_kernel_is_accepted_and_timed(tmp_path: Path) -> None:
-    """Its verdict has times by both clocks."""
+    """The verdict has times by both clocks."""
     verdict, status = decided(tmp_path, PRELUDE + PLAIN)
     assert (verdict.verdict, status, verdict.reasons) == ("accepted", 0, [])
     assert verdict.asked == verdict.right > 40
@@ -123,7 +123,7 @@ def attention(q, k, v):
 
 @pytest.mark.slow(4)
 def test_no_call_finds_a_name_of_the_suite(tmp_path: Path) -> None:
-    """Not one of all, though the worker's own imports and jobs need those names between them."""
+    """No call finds one, though the worker's own imports and jobs need those names between calls."""
     verdict, _ = decided(tmp_path, PRELUDE + UNSEEN)
     assert (verdict.verdict, verdict.reasons) == ("accepted", [])
 
@@ -141,12 +141,12 @@ def test_no_call_finds_a_name_of_the_suite(tmp_path: Path) -> None:
     ],
 )
 def test_operators_of_libraries_are_told_from_others(name: str, counted: bool) -> None:
-    """A kernel that somebody registers under a name of their own is their own work."""
+    """A kernel that a user registers under another name is the user's own work."""
     assert bool(libraries.OPERATORS.fullmatch(name)) == counted
 
 
 def test_asking_for_the_profiler_is_noticed_where_the_candidate_asks(tmp_path: Path) -> None:
-    """Not where a library does."""
+    """A library's use of the profiler is not noticed."""
     own = tmp_path / "candidate.py"
     own.write_text("def ask(state):\n    return state()\n", encoding="utf-8")
     names: dict[str, Any] = {}
@@ -154,7 +154,7 @@ def test_asking_for_the_profiler_is_noticed_where_the_candidate_asks(tmp_path: P
     by = noticed.Callers(str(own), hidden.rooms())
     state = libraries._guarded(lambda: False, "it asks", by.direct)
     noticed.take_events()
-    assert (state(), noticed.take_events()) == (False, ())  # this file is the suite's
+    assert (state(), noticed.take_events()) == (False, ())  # this file is part of the suite
     assert names["ask"](state) is False
     assert noticed.take_events() == ("looks: it asks",)
 
@@ -166,7 +166,7 @@ def test_asking_for_the_profiler_is_noticed_where_the_candidate_asks(tmp_path: P
 def test_calls_of_a_library_are_counted_and_refused_where_own_work_is_asked(
     name: str, own_work: bool, status: int, tmp_path: Path
 ) -> None:
-    """By the operator that torch runs, however it is reached."""
+    """Calls are counted by the operator that torch runs, however it is reached."""
     pytest.importorskip("torch")
     verdict, got = decided(tmp_path, TORCH, f"{name}@torch", own_work=own_work)
     assert got == status, verdict.reasons
@@ -174,20 +174,20 @@ def test_calls_of_a_library_are_counted_and_refused_where_own_work_is_asked(
 
 
 def test_a_keyword_that_the_task_requires_and_the_signature_lacks_is_a_rejection(tmp_path: Path) -> None:
-    """Nothing is asked."""
+    """The candidate is rejected before any call."""
     verdict, status = decided(tmp_path, PRELUDE + PLAIN, require="is_causal")
     assert (status, verdict.reasons[0].kind) == (1, "refuses")
 
 
 def test_a_spent_budget_is_no_verdict(tmp_path: Path) -> None:
-    """It cannot tell."""
+    """The gate cannot tell."""
     verdict, status = decided(tmp_path, PRELUDE + PLAIN, budget=0.01)
     assert (verdict.verdict, status) == ("cannot tell", 3)
 
 
 @pytest.mark.slow(3)
 def test_a_seed_asks_the_same_again(tmp_path: Path) -> None:
-    """The reasons are the same."""
+    """The same seed gives the same reasons."""
     wrong = PRELUDE + "def attention(q, k, v):\n    return exact(q, k, v) * np.float32(0.99)\n"
     first, _ = decided(tmp_path, wrong)
     assert json.loads(msgspec.json.encode(decided(tmp_path, wrong, seed=first.seed)[0].reasons)) == json.loads(
@@ -197,13 +197,13 @@ def test_a_seed_asks_the_same_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", ["", "1,2", "1,3,2,4,4,8", "1,1,1,0,4,8", "a,b,c,d,e,f"])
 def test_a_shape_that_is_none_is_refused(shape: str) -> None:
-    """With the form that is expected."""
+    """The message has the expected form."""
     with pytest.raises(InputError, match="expected B,Hq,Hkv"):
         command.read_shape(shape)
 
 
 def test_clocks_that_agree_are_believed_and_others_are_not() -> None:
-    """An overhead is no evidence, nor is waiting for a core; processor time that half of the jobs hide is."""
+    """An overhead is no evidence, nor is waiting for a core; hidden processor time in half of the jobs is."""
     busy = [Job(0.01, each, -0.01) for each in (0.001, 0.5, 0.5, 0.5, 0.5, 0.5)]
     cheating.disagreeing_clocks(busy)
     cheating.disagreeing_clocks([Job(0.01, 0.006, 0.006)] * 6, 0.003)
@@ -214,7 +214,7 @@ def test_clocks_that_agree_are_believed_and_others_are_not() -> None:
 
 
 def test_a_time_beyond_the_peak_is_invalid() -> None:
-    """By more than the noise of the measurement."""
+    """The time must be beyond the peak by more than the noise of the measurement."""
     cheating.beyond_peak(1.2)
     with pytest.raises(Invalid, match="times as fast"):
         cheating.beyond_peak(5.17)
@@ -224,7 +224,7 @@ def test_a_time_beyond_the_peak_is_invalid() -> None:
 def test_a_candidate_that_is_faster_than_the_machine_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here a machine that computes next to nothing."""
+    """Here the machine is one that computes next to nothing."""
     monkeypatch.setattr(decide, "best_product", lambda *_, **__: 1e3)
     verdict, status = decided(tmp_path, PRELUDE + PLAIN)
     assert (status, [each.kind for each in verdict.reasons]) == (1, ["peak"])
@@ -237,14 +237,14 @@ def test_a_candidate_that_is_faster_than_the_machine_is_rejected(
 def test_a_causal_call_has_the_operations_of_the_pairs_that_it_needs(
     monkeypatch: pytest.MonkeyPatch, always: dict[str, bool], sizes: tuple[int, int], pairs: int
 ) -> None:
-    """A row sees the keys up to its own number: twice the share would be twice as fast as it is."""
+    """A row sees the keys up to its own number; counting all pairs would double the apparent speed."""
     monkeypatch.setattr(decide, "best_product", lambda *_, **__: 1.0)
     gate = decide.Gate(Implementation("it", "nowhere:it"), decide.Task(always=always), 1, 0.0)
     assert gate._share(Shape(2, 3, 1, *sizes, 8, 8), "float32", 1.0) == 2 * 2 * 3 * pairs * 16
 
 
 def test_a_framework_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one sentence, before any process is started."""
+    """The error is one sentence, before any process is started."""
     monkeypatch.setattr(Implementation, "missing", lambda self: ("torch",))
     with pytest.raises(InputError, match=r"candidate\.py:attention needs torch, which is not installed"):
         decided(tmp_path, PRELUDE + PLAIN)
@@ -252,20 +252,20 @@ def test_a_framework_that_is_not_installed_is_named(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("words", [("--seed", "-1"), ("--budget", "inf"), ("--budget", "0")])
 def test_a_number_that_makes_no_sense_is_refused(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    """By the name of its option."""
+    """The message names the option."""
     with pytest.raises(SystemExit):
         main(["gate", "candidate.py:attention", *words])
     assert f"argument {words[0]}: {words[1]}: expected" in capsys.readouterr().err
 
 
 def test_a_verdict_that_could_not_be_written_is_not_made(tmp_path: Path) -> None:
-    """The folder is missed before the candidate is looked at."""
+    """The missing folder is reported before the candidate is judged."""
     with pytest.raises(InputError, match=r"--json .*there is no folder"):
         decided(tmp_path, PRELUDE + PLAIN, json=str(tmp_path / "none" / "verdict.json"))
 
 
 def test_a_process_that_cannot_be_started_is_no_rejection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No candidate was in it: the gate cannot tell."""
+    """No candidate ran, so the gate cannot tell."""
 
     def call(self: Any, *_: Any, **__: Any) -> Any:
         raise Crashed("the process was killed by SIGKILL", "")
@@ -277,7 +277,7 @@ def test_a_process_that_cannot_be_started_is_no_rejection(tmp_path: Path, monkey
 
 
 def test_a_budget_that_ends_in_the_middle_is_no_answer_of_the_candidate() -> None:
-    """So it is no garbage."""
+    """The end of the budget does not count as a malformed answer."""
     gate = decide.Gate(Implementation("it", "nowhere:it"), decide.Task(), 1, 0.0)
     gate._until = 0.0
     with pytest.raises(decide._Over):
@@ -285,7 +285,7 @@ def test_a_budget_that_ends_in_the_middle_is_no_answer_of_the_candidate() -> Non
 
 
 def test_there_are_forty_cheats_and_five_honest_kernels() -> None:
-    """Each has a source, or says that it has none of its own; each honest one is of a framework that the gate takes."""
+    """Each cheat has a source, or says that it has none; the honest kernels cover the gate's frameworks."""
     assert len(CHEATS) >= 40
     assert all(each.reason and each.source for each in CHEATS)
     assert {each.framework for each in HONEST} >= {"numpy", "torch", "jax"}
@@ -311,13 +311,13 @@ def test_there_are_forty_cheats_and_five_honest_kernels() -> None:
     ],
 )
 def test_the_suites_name_in_a_string_is_seen(code: str, line: str) -> None:
-    """But for docstrings, comments and what a file does as a program."""
+    """Docstrings, comments and a file's program part do not count."""
     assert hidden.places_of_name(code).startswith(line)
     assert bool(hidden.places_of_name(code)) == bool(line)
 
 
 def test_no_honest_kernel_names_the_suite() -> None:
-    """So that this check, which came after most of the page's runs, changes none of them."""
+    """The check was added after most of the page's runs, and changes none of them."""
     assert [each.name for each in HONEST if hidden.places_of_name(each.text)] == []
 
 
@@ -330,7 +330,7 @@ def test_a_task_that_does_not_fit_into_memory_is_no_verdict(tmp_path: Path) -> N
 
 @pytest.mark.slow(2)
 def test_a_budget_that_ends_between_two_problems_is_no_rejection(tmp_path: Path) -> None:
-    """What was not asked is nobody's fault."""
+    """Problems that were not run do not count against the candidate."""
     slow = "import time\n\n\ndef attention(q, k, v):\n    time.sleep(1)\n    return exact(q, k, v)\n"
     verdict, status = decided(tmp_path, PRELUDE + slow, budget=6.0)
     assert (verdict.verdict, status, [each.kind for each in verdict.reasons]) == ("cannot tell", 3, ["budget"])

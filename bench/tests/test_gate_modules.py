@@ -1,4 +1,4 @@
-"""Files of KernelBench's form: what a problem asks, and candidates that are modules."""
+"""Files in KernelBench's form: what a problem asks, and candidates that are modules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ModelNew(torch.nn.Module):
 
 
 def problem(folder: Path, text: str) -> Path:
-    """The file."""
+    """The file of a problem."""
     file = folder / "problem.py"
     file.write_text(text, encoding="utf-8")
     return file
@@ -45,7 +45,7 @@ def problem(folder: Path, text: str) -> Path:
 def test_a_problem_says_which_input_is_which(
     model: str, inputs: str, order: tuple[int, ...], axes: str, sizes: tuple[int, ...], form: str, tmp_path: Path
 ) -> None:
-    """By what its own Model answers; its sizes are those of its inputs."""
+    """The answers of its own Model decide; its sizes are those of its inputs."""
     text = f"import torch\nfrom torch import rand\n{MODULE.replace('ModelNew', 'Model').format(model)}\n"
     text += f"def get_inputs():\n    return {inputs}\n\ndef get_init_inputs():\n    return []\n"
     found = command.problem_of(str(problem(tmp_path, text)))
@@ -67,13 +67,13 @@ def test_a_problem_says_which_input_is_which(
 def test_a_problem_that_is_no_attention_is_refused_in_one_sentence(
     change: tuple[str, str], sentence: str, tmp_path: Path
 ) -> None:
-    """It is input that cannot be used."""
+    """Such a problem is input that cannot be used."""
     with pytest.raises(InputError, match=sentence):
         command.problem_of(str(problem(tmp_path, PROBLEM.replace(*change))))
 
 
 def test_a_class_without_a_problem_is_refused(tmp_path: Path) -> None:
-    """Nobody says its sizes."""
+    """Without a problem the sizes are unknown."""
     one = Candidate("it", "", MODULE.format("a"), framework="torch", function="ModelNew")
     with pytest.raises(InputError, match="--task problem"):
         one.decided(tmp_path)
@@ -81,7 +81,7 @@ def test_a_class_without_a_problem_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow(10)
 def test_inputs_of_the_candidates_own_file_are_not_read(tmp_path: Path) -> None:
-    """Nor is anything else that it says of its sizes; the problem's are asked."""
+    """Neither is anything else that it says about sizes; those of the problem are used."""
     code = MODULE.format("exact(a, b, c)") + "\n\ndef get_inputs():\n    raise RuntimeError\n"
     one = Candidate("it", "", code, framework="torch", function="ModelNew", problem=True)
     verdict = one.decided(tmp_path, budget=240.0)
@@ -92,7 +92,7 @@ def test_inputs_of_the_candidates_own_file_are_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.slow(10)
 def test_a_bare_function_may_answer_a_problem(tmp_path: Path) -> None:
-    """Of any framework."""
+    """A function of any framework may answer."""
     problem(tmp_path, PROBLEM)
     one = Candidate("it", "", "def attention(q, k, v):\n    return exact(q, k, v)")
     verdict = one.decided(tmp_path, task=f"{tmp_path}/problem.py", shape=[], require=None)
@@ -102,7 +102,7 @@ def test_a_bare_function_may_answer_a_problem(tmp_path: Path) -> None:
 @pytest.mark.slow(20)
 @pytest.mark.parametrize(("code", "verdict"), [("is_causal=True", "accepted"), ("", "rejected")])
 def test_a_causal_problem_is_asked_of_causal_modules(code: str, verdict: str, tmp_path: Path) -> None:
-    """Every call of it is causal, so a module that is not is wrong; a module has no keyword to say that it is."""
+    """Every call is causal, so a module that is not is wrong; a module has no keyword for it."""
     call = "torch.nn.functional.scaled_dot_product_attention({}, is_causal=True)"
     text = PROBLEM.replace("torch.softmax(Q @ K.transpose(-2, -1) / D**0.5, dim=-1) @ V", call.format("Q, K, V"))
     problem(tmp_path, text)
@@ -116,7 +116,7 @@ def test_a_causal_problem_is_asked_of_causal_modules(code: str, verdict: str, tm
 
 @pytest.mark.slow(5)
 def test_a_module_is_made_with_the_problems_inputs(tmp_path: Path) -> None:
-    """A class that asks for others cannot be loaded."""
+    """A class that needs other inputs cannot be loaded."""
     code = MODULE.format("exact(a, b, c)") + "\n    def __init__(self, heads):\n        super().__init__()\n"
     one = Candidate("it", "", code, framework="torch", function="ModelNew", problem=True)
     verdict = one.decided(tmp_path)
@@ -124,7 +124,7 @@ def test_a_module_is_made_with_the_problems_inputs(tmp_path: Path) -> None:
 
 
 def test_a_class_is_told_from_a_function_by_the_text(tmp_path: Path) -> None:
-    """Which is not run for it."""
+    """The text is not run for this."""
     file = tmp_path / "candidate.py"
     file.write_text(PRELUDES["torch"] + MODULE.format("a") + "\n\nraise SystemExit\n", encoding="utf-8")
     assert command.is_class(f"{file}:ModelNew")

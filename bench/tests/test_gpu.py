@@ -1,4 +1,4 @@
-"""What the GPUs say of their clocks, by an nvidia-smi that prints given lines."""
+"""The GPUs' reports of their clocks, from an nvidia-smi that prints given lines."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from attention_conformance.bench.machine.gpu import State, document, notes, stat
 
 pytestmark = pytest.mark.slow
 
-#: What newer drivers print for the numbers, the reasons and the name.
+#: Newer drivers' output for the numbers, the reasons and the name.
 IDLE = "345, 2619, 75.43, 31, 0x0000000000000001, NVIDIA H200"
 BUSY = "1980, 3201, 612.07, 58, 0x0000000000000000, NVIDIA H200"
 
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes an nvidia-smi of a few lines of shell the first one that is found."""
+    """Puts an nvidia-smi of a few lines of shell first in the search path."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
     def make(script: str) -> None:
@@ -33,19 +33,19 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def state(**fields: Any) -> State:
-    """A GPU that works at full speed."""
+    """The state of a GPU at full speed."""
     return State(
         **{**dict(zip(State.__dataclass_fields__, ("it", 1980.0, 3201.0, 600.0, 58.0, 0), strict=True)), **fields}
     )
 
 
 def said(before: State, after: State) -> list[str]:
-    """The notes on one GPU, by what the JSON keeps."""
+    """The notes on one GPU, from what the JSON keeps."""
     return notes(json.loads(json.dumps(document([before], [after]))))
 
 
 def test_every_gpu_tells_its_clocks_power_temperature_and_reasons(program: Any) -> None:
-    """In the driver's order."""
+    """The GPUs are in the driver's order."""
     program(f"echo '{IDLE}'; echo '{BUSY}'")
     one, other = states()
     assert one == State("NVIDIA H200", 345.0, 2619.0, 75.43, 31.0, 1)
@@ -54,7 +54,7 @@ def test_every_gpu_tells_its_clocks_power_temperature_and_reasons(program: Any) 
 
 
 def test_the_query_is_one_that_nvidia_smi_knows(program: Any, tmp_path: Path) -> None:
-    """Fields of its own names, as numbers without units."""
+    """The query has nvidia-smi's own field names, and requests numbers without units."""
     program(f'echo "$@" > {tmp_path}/asked; echo "{BUSY}"')
     assert states()
     assert (tmp_path / "asked").read_text().split() == [
@@ -64,7 +64,7 @@ def test_the_query_is_one_that_nvidia_smi_knows(program: Any, tmp_path: Path) ->
 
 
 def test_an_older_driver_is_asked_by_the_older_name(program: Any) -> None:
-    """It refuses the whole query for the name of the reasons that it does not know."""
+    """An older driver refuses the whole query if it does not know the name of the reasons."""
     refusal = 'Field "clocks_event_reasons.active" is not a valid field to query.'
     program(f"case \"$1\" in *event_reasons*) echo '{refusal}'; exit 2;; esac; echo '{BUSY}'")
     assert [one.sm_mhz for one in states()] == [1980.0]
@@ -72,7 +72,7 @@ def test_an_older_driver_is_asked_by_the_older_name(program: Any) -> None:
 
 @pytest.mark.parametrize("text", ["[N/A]", "N/A", "[Not Supported]", "Not Supported", "[Unknown Error]", ""])
 def test_what_a_gpu_does_not_tell_is_none(program: Any, text: str) -> None:
-    """As a slice of a GPU, or one of a desktop, which have no power or no reasons."""
+    """A slice of a GPU has no power or no reasons, and neither has one of a desktop."""
     program(f"echo '1980, {text}, {text}, 58, {text}, NVIDIA GeForce'")
     (one,) = states()
     assert one == State("NVIDIA GeForce", 1980.0, None, None, 58.0, None)
@@ -81,20 +81,20 @@ def test_what_a_gpu_does_not_tell_is_none(program: Any, text: str) -> None:
 
 @pytest.mark.parametrize("script", ["exit 1", f"echo '{BUSY}'; exit 9", "echo 'No devices were found'", ":"])
 def test_a_program_that_fails_tells_of_no_gpu(program: Any, script: str) -> None:
-    """Nor does one that says something else."""
+    """A program with other output gives none either."""
     program(script)
     assert states() == []
 
 
 def test_without_the_program_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing is asked, and nothing noted."""
+    """Without nvidia-smi nothing is noted."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert states() == []
     assert notes(document([], [])) == notes({}) == []
 
 
 def test_the_gpus_are_asked_before_and_after_the_work(program: Any, tmp_path: Path) -> None:
-    """What the work changed is seen; of work on the CPU alone nothing is asked."""
+    """A change during the work is seen; for work on the CPU only, no GPU is queried."""
     program(f"test -e {tmp_path}/done && echo '{BUSY}' || echo '{IDLE}'")
     found = gpu.around((tmp_path / "done").touch, {"cpu", "cuda"})
     assert [found[when][0]["sm_mhz"] for when in ("before", "after")] == [345.0, 1980.0]
@@ -104,7 +104,7 @@ def test_the_gpus_are_asked_before_and_after_the_work(program: Any, tmp_path: Pa
 
 
 def test_a_clock_that_changed_is_noted() -> None:
-    """By more than 5 %, in either direction."""
+    """A change of more than 5 %, in either direction, is noted."""
     (text,) = said(state(), state(sm_mhz=1755.0))
     assert text == "GPU 0: the clock changed by -11%: 1980 MHz before the run, 1755 MHz after it"
     assert said(state(sm_mhz=1755.0), state())
@@ -113,12 +113,12 @@ def test_a_clock_that_changed_is_noted() -> None:
 
 
 def test_the_clock_of_an_idle_gpu_is_not_compared() -> None:
-    """It is low for want of work, before every run."""
+    """The clock is low when there is no work, as before every run."""
     assert not said(state(sm_mhz=345.0, reasons=gpu.IDLE), state())
 
 
 def test_what_held_the_clocks_back_is_noted() -> None:
-    """By name, of every bit but idle; a bit that is not known is a number."""
+    """Every bit but idle is noted by its name; an unknown bit is a number."""
     (text,) = said(state(reasons=gpu.IDLE), state(reasons=0x4 | 0x40 | 0x1000))
     held = "power cap, thermal slowdown by hardware, 0x1000"
     assert text == f"GPU 0: after the run its clocks were held back by {held}"

@@ -30,12 +30,12 @@ from attention_conformance.impls.contract import Implementation
 
 DECODE, PREFILL = "decode-b1h2d8s1k16", "prefill-b1h2d8s16-causal"
 
-#: The words of an exception that the records quote.
+#: The text of an exception that the records quote.
 WORDS = "cannot trace CausalBias"
 
 TARGET = Target(Implementation("it", "nowhere:it"), "cpu", "float32")
 
-#: Its trigger is is_causal with an offset, which a past is.
+#: A record whose trigger is is_causal with an offset, such as a past.
 ERROR = Deviation(
     "export-causal-lower-right",
     ("it",),
@@ -49,7 +49,7 @@ ERROR = Deviation(
     says=WORDS,
 )
 
-#: Its trigger is stood in for: the last row of each head.
+#: A record whose trigger is replaced: the last row of each head.
 LAST_ROW = replace(ERROR, id="last-row", failure=Failure.VALUE, says="", clause="SDPA-9")
 
 RAISED = Invalid("error", f"RuntimeError: {WORDS} of it", Failure.ERROR)
@@ -78,7 +78,7 @@ def found(
 
 
 def wrong(workload: str, *rows: int) -> Invalid:
-    """What the check of a result says that is wrong in these query rows."""
+    """The failure of the check for a result that is wrong in these query rows."""
     asked = call(workload)
     output = reference.sdpa(*asked.arrays.values(), **asked.keywords).output.astype(np.float32)
     output[0, 1, [*rows], 3] += 1
@@ -101,17 +101,17 @@ def test_the_exception_that_a_record_quotes_is_known() -> None:
     ],
 )
 def test_another_failure_of_the_same_call_is_not(error: Invalid) -> None:
-    """Another exception, a process that died and a wrong result are none of the record's."""
+    """Another exception, a dead process and a wrong result are not the record's failure."""
     assert not found(ERROR, error)
 
 
 def test_an_error_without_words_excuses_nothing() -> None:
-    """A record that quotes nothing cannot tell one exception from another."""
+    """A record that quotes nothing cannot distinguish exceptions."""
     assert not found(replace(ERROR, says=""), RAISED)
 
 
 def test_a_workload_that_does_not_trigger_the_record_is_invalid() -> None:
-    """The same exception of a call without an offset."""
+    """A call without an offset raises the same exception."""
     assert not found(ERROR, RAISED, PREFILL)
 
 
@@ -126,39 +126,39 @@ def test_a_workload_that_does_not_trigger_the_record_is_invalid() -> None:
     ],
 )
 def test_a_record_about_something_else_excuses_nothing(record: Deviation, target: Target, torch: str) -> None:
-    """Another implementation, dtype, device or version, and a record that only fixed cases meet."""
+    """Another implementation, dtype, device or version does not match, nor does a record of other triggers."""
     assert not found(record, RAISED, target=target, torch=torch)
 
 
 def test_a_wrong_result_is_known_in_the_rows_that_are_spoiled() -> None:
-    """And in no other row."""
+    """A wrong result in any other row is not excused."""
     assert found(LAST_ROW, wrong(PREFILL, 15), PREFILL)
     assert not found(LAST_ROW, wrong(PREFILL, 0), PREFILL)
     assert not found(LAST_ROW, wrong(PREFILL, 0, 15), PREFILL)
 
 
 def test_wrong_present_keys_are_not_excused_with_the_output() -> None:
-    """The record speaks of rows of the output."""
+    """The record covers rows of the output."""
     masks = {"output": np.ones((1, 2, 1, 8), bool), "present_key": np.ones((1, 2, 17, 8), bool)}
     assert found(LAST_ROW, Invalid("SDPA-25", "", Failure.VALUE, {"output": masks["output"]}))
     assert not found(LAST_ROW, Invalid("SDPA-25", "", Failure.VALUE, masks))
 
 
-#: Its trigger is a layer of several rows with padded keys.
+#: A record whose trigger is a layer of several rows with padded keys.
 PADDED = replace(ERROR, id="export-mha-padding", clause="MHA-10", cases=("mha-lengths",))
 
-#: A layer whose keys are padded, and one whose are not.
+#: A layer with padded keys, and one without.
 PADDED_LAYER, LAYER = "mha-b2h2d8s16-pad", "mha-b2h2d8s16"
 
 
 def test_a_record_of_layers_excuses_what_it_says_of_a_layer() -> None:
-    """The exception of padded keys, where keys are padded."""
+    """The exception is excused only where keys are padded."""
     assert found(PADDED, RAISED, PADDED_LAYER)
     assert not found(PADDED, RAISED, LAYER)
 
 
 def test_a_row_of_a_layer_is_spoiled_by_any_of_its_heads() -> None:
-    """Its last row is excused in each column, and its first is not."""
+    """The last row is excused in every column, and the first row is not."""
     shape = arguments.results(parse(LAYER))["output"]
     last, first = (np.arange(shape[1])[None, :, None] == row for row in (shape[1] - 1, 0))
     for mask, excused in ((last, True), (first, False), (last | first, False)):
@@ -167,25 +167,25 @@ def test_a_row_of_a_layer_is_spoiled_by_any_of_its_heads() -> None:
 
 
 def test_what_is_too_large_to_look_at_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No record excuses a workload whose rows were not all looked at."""
+    """No record excuses a workload whose rows were not all examined."""
     monkeypatch.setattr(known, "MOST", 33)
     assert not found(ERROR, RAISED)
 
 
 def raises(q: Any, k: Any, v: Any, *, past_key: Any, past_value: Any, is_causal: bool = False) -> Any:
-    """A library that has no such call."""
+    """Raises as a library without such a call."""
     raise RuntimeError(WORDS)
 
 
 def raises_otherwise(q: Any, k: Any, v: Any, *, past_key: Any, past_value: Any, is_causal: bool = False) -> Any:
-    """A library that fails in another way."""
+    """Raises another exception."""
     raise RuntimeError("no kernel")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("function", "kind"), [(raises, KNOWN_DEVIATION), (raises_otherwise, INVALID)])
 def test_a_session_tells_them_apart(function: Any, kind: str) -> None:
-    """A session ends the cell by the record, whose id its reason has, and another exception as invalid."""
+    """The recorded exception ends the cell as a known deviation with the record's id, another one as invalid."""
     one: Cell = cell_of(function, DECODE)
     record = replace(ERROR, implementations=(function.__name__,))
     processes = Processes(1, in_process=True)

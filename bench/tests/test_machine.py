@@ -1,4 +1,4 @@
-"""The fingerprint: what it says, what its id depends on, and what it says of another system."""
+"""The fingerprint: its content, what its id depends on, and other systems."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attention_conformance.bench.machine.machine import MUST_AGREE, describe, ma
 
 pytestmark = pytest.mark.slow
 
-#: What py-cpuinfo says of an x86 processor.
+#: The py-cpuinfo data of an x86 processor.
 CPUINFO = {
     "arch": "X86_64",
     "brand_raw": "AMD EPYC 9555",
@@ -25,7 +25,7 @@ CPUINFO = {
     "flags": ["fpu", "vme", "hypervisor", "avx2"],
 }
 
-#: What Linux says of an Arm processor, of which py-cpuinfo knows the name.
+#: Linux' data on an Arm processor, whose name py-cpuinfo knows.
 ARM = """processor : 0
 CPU implementer : 0x41
 CPU variant : 0x3
@@ -37,7 +37,7 @@ CPU part : 0xd0d
 
 
 def system(root: Path, **files: str) -> Path:
-    """The kernel's files in a folder, by their path, "__" for "/"."""
+    """The kernel's files in a folder, by their path, with "__" for "/"."""
     for name, text in files.items():
         path = root / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def system(root: Path, **files: str) -> Path:
 
 @pytest.fixture
 def _nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No program that knows the hardware."""
+    """No program that knows the hardware is found."""
     machine._gpu.cache_clear()
     monkeypatch.setattr(machine.shutil, "which", lambda program: None)  # type: ignore[attr-defined]
 
@@ -58,7 +58,7 @@ def described(root: Path, **rest: Any) -> dict[str, Any]:
 
 
 def test_this_machine_is_described() -> None:
-    """Everything can be written to a result file, and the same machine has the same id twice."""
+    """The fingerprint can be written to a result file, and the same machine has the same id twice."""
     one, again = describe({"numpy": "2"}), describe({"numpy": "2"})
     assert one == again == json.loads(json.dumps(one))
     assert set(MUST_AGREE) < set(one)
@@ -68,7 +68,7 @@ def test_this_machine_is_described() -> None:
 
 
 def test_an_x86_processor_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Name, stepping and whether it is virtual."""
+    """The description has its name, its stepping, and whether it is virtual."""
     monkeypatch.setattr(machine, "_cpuinfo", lambda: CPUINFO)
     found = described(tmp_path)
     assert found["cpu"] == "AMD EPYC 9555 (cpu family 26, model 2, stepping 1)"
@@ -76,7 +76,7 @@ def test_an_x86_processor_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_arm_processor_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the kernel's numbers of the first core; whether it is virtual is not."""
+    """The kernel's numbers of the first core are used; whether it is virtual is unknown."""
     monkeypatch.setattr(machine, "_cpuinfo", lambda: {"arch": "ARM_8", "brand_raw": "Neoverse-N1", "flags": ["asimd"]})
     found = described(system(tmp_path, proc__cpuinfo=ARM))
     assert found["cpu"] == "Neoverse-N1 (CPU implementer 0x41, CPU part 0xd0c, CPU variant 0x3)"
@@ -84,7 +84,7 @@ def test_an_arm_processor_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_processor_that_is_not_known_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What py-cpuinfo cannot find out stops no run."""
+    """An unknown processor stops no run."""
 
     def unknown() -> None:
         raise ValueError("unknown processor")
@@ -95,7 +95,7 @@ def test_a_processor_that_is_not_known_is_skipped(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("_nothing_else")
 def test_governors_of_all_cores_are_told(tmp_path: Path) -> None:
-    """Two cores that differ are no machine at full speed."""
+    """Governors that differ between cores are all reported: the machine is not at full speed."""
     folder = "sys__devices__system__cpu"
     files = {
         f"{folder}__cpu0__cpufreq__scaling_governor": "performance\n",
@@ -109,7 +109,7 @@ def test_governors_of_all_cores_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_nothing_else")
 def test_a_system_that_does_not_tell_leaves_fields_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As macOS does, which has no /proc and no affinity."""
+    """On macOS there is no /proc and no affinity."""
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(platform, "processor", lambda: "arm")
     monkeypatch.setattr(machine, "_cpuinfo", dict)
@@ -120,7 +120,7 @@ def test_a_system_that_does_not_tell_leaves_fields_empty(tmp_path: Path, monkeyp
 
 
 def test_gpus_and_their_driver_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the program that comes with the driver."""
+    """The driver's own program is asked."""
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'NVIDIA H200, 570.86.10'\necho 'NVIDIA H200, 570.86.10'\n")
     program.chmod(0o755)
@@ -140,12 +140,12 @@ def test_gpus_and_their_driver_are_told(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_a_control_group_may_have_less_than_its_cores(tmp_path: Path, files: dict[str, str], quota: float) -> None:
-    """The narrowest group decides; no limit is None."""
+    """The narrowest group counts; no limit is None."""
     assert described(system(tmp_path, proc__self__cgroup="0::/a/b\n", **files))["quota"] == quota
 
 
 def test_a_control_group_of_the_first_version_has_a_quota_too(tmp_path: Path) -> None:
-    """In two files, and -1 is no limit."""
+    """The quota is in two files, and -1 means no limit."""
     folder = "sys__fs__cgroup__cpu__job__cpu"
     groups = {"proc__self__cgroup": "4:cpu,cpuacct:/job\n3:memory:/other\n", f"{folder}.cfs_period_us": "100000"}
     assert described(system(tmp_path, **groups, **{f"{folder}.cfs_quota_us": "-1"}))["quota"] is None
@@ -154,7 +154,7 @@ def test_a_control_group_of_the_first_version_has_a_quota_too(tmp_path: Path) ->
 
 @pytest.mark.parametrize("field", MUST_AGREE)
 def test_each_field_that_has_to_agree_changes_the_id(field: str) -> None:
-    """A run of the one is not compared with one of the other."""
+    """Runs that differ in such a field are not compared."""
     one = describe({})
     other = one | {field: "something else"}
     assert mark(one) == one["id"]
@@ -170,7 +170,7 @@ def test_what_is_compared_does_not_change_the_id(field: str) -> None:
 
 
 def test_a_setting_of_threads_changes_the_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only variables that are set are recorded, and not where a library keeps its files."""
+    """Only variables that are set are recorded, and not the place of a library's files."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     one = describe({})
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -184,7 +184,7 @@ def test_a_setting_of_threads_changes_the_id(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("script", ["exit 1", "sleep 5"])
 def test_a_program_that_fails_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Nor does one that takes too long."""
+    """A slow program gives no output either."""
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\necho 'NVIDIA H200, 570'\n{script}\n")
     program.chmod(0o755)

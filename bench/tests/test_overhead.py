@@ -1,4 +1,4 @@
-"""What measuring costs, as far as it can be tested without measuring time."""
+"""The cost of measuring, as far as it can be tested without measuring time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attention_conformance.bench.sampling import sampler
 
 
 def test_a_call_is_timed_by_the_protocol_and_by_a_loop() -> None:
-    """Both took some time, and the ratio is that of both, within its interval."""
+    """Both take some time, and their ratio lies within its interval."""
     found = overhead.run(in_process=True, pairs=3)
     assert found["pairs"] == 3
     assert found["call_seconds"] > 1e-6
@@ -20,7 +20,7 @@ def test_a_call_is_timed_by_the_protocol_and_by_a_loop() -> None:
 
 
 def test_a_costly_overhead_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes between the readings of the clock and is not the call is in the ratio."""
+    """Time between the readings of the clock that is not the call shows in the ratio."""
     wait = sampler._Cell.time_call
 
     def slowly(self: Any, native: Any, **how: bool) -> tuple[float, Any]:

@@ -1,4 +1,4 @@
-"""A paired comparison of two revisions of somebody's kernel, as a user calls it."""
+"""A paired comparison of two revisions of a user's kernel, as the user calls it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REMEMBERS = "KEPT = {}\n" + REMEMBERS.replace(
     "    return p / p.sum(-1, keepdims=True) @ v",
     "    KEPT[key] = p / p.sum(-1, keepdims=True) @ v\n    return KEPT[key]",
 )
-#: The same; and returns zeros as fast where inputs are new to it for the first time after the three input sets.
+#: REMEMBERS, but it returns zeros as fast for the first new inputs after the three input sets.
 QUICK_ONCE = "import time\n" + REMEMBERS.replace(
     "    key = ",
     """    started, key = time.perf_counter(), q[0, 0, 0].tobytes()
@@ -44,7 +44,7 @@ QUICK_ONCE = "import time\n" + REMEMBERS.replace(
         pass
     key = """,
 )
-#: Slow on arrays that no cache has, as calls are that do little more than read; it says itself what cleared the caches.
+#: Slow on arrays in no cache, like calls that do little more than read; it tracks when the caches are cleared.
 READS = """
 import time
 from attention_conformance.bench.sampling import sampler
@@ -55,7 +55,7 @@ sampler.buffer = lambda *where: NEAR.clear
     "    s = q",
     "    key = q[0, 0, 0, 0]\n    if key not in NEAR:\n        time.sleep(0.02)\n        NEAR.append(key)\n    s = q",
 )
-#: Has the stopwatch's clock go back by what a call took, until it is next read.
+#: Sets the stopwatch's clock back by the time of a call, until the next reading.
 HIDES = RIGHT.replace("    s = q", "    real, started = stopwatch.perf_counter, stopwatch.perf_counter()\n    s = q")
 HIDES = "from attention_conformance.bench.sampling import stopwatch\n" + HIDES.replace(
     "    return p / p.sum(-1, keepdims=True) @ v",
@@ -92,7 +92,7 @@ ARGUMENTS = [
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of a kernel that is committed and right, in the current folder."""
+    """The file of a committed, right kernel in the current folder."""
     git(tmp_path, "init", "--quiet")
     path = tmp_path / "kernel.py"
     path.write_text(RIGHT)
@@ -103,7 +103,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_slower_kernel_is_called_slower(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A kernel that computes its exponentials four times more often is SLOWER, and the command ends with 1."""
+    """A kernel that computes its exponentials four times more often is SLOWER, and the command exits with 1."""
     kernel.write_text(TWICE)
     assert main([*ARGUMENTS, "--json", "comparison.json", "--markdown", "comparison.md"]) == 1
     text = capsys.readouterr().out
@@ -116,7 +116,7 @@ def test_a_slower_kernel_is_called_slower(kernel: Path, capsys: pytest.CaptureFi
 
 
 def test_a_kernel_of_half_precision_is_compared_in_it(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without ``--dtype`` the first that base or new has is timed, and the table is headed by it."""
+    """Without ``--dtype`` the first dtype that base or new has is timed, and the table's head names it."""
     half = RIGHT + "\nattention.dtypes = ('float16',)\n"
     kernel.write_text(half)
     git(kernel.parent, "commit", "--quiet", "-am", "half")
@@ -159,7 +159,7 @@ def test_a_new_side_that_breaks_is_worse(
 def test_a_kernel_that_is_slow_from_cold_caches_remembers_nothing(
     kernel: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Cold caches tell a cached result from a warm cache: one that is as slow on known inputs then is not invalid."""
+    """Cold caches distinguish cached results from warm caches: a kernel as slow on known inputs then is not invalid."""
     kernel.write_text(READS)
     reading = "cross-b1h8d64s1k2048"  # 4 MiB of keys
     assert main([reading if given == WORKLOAD else given for given in ARGUMENTS]) != 2
@@ -167,7 +167,7 @@ def test_a_kernel_that_is_slow_from_cold_caches_remembers_nothing(
 
 
 def test_a_comment_shows_names_as_they_are(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What breaks stands in the comment, and markup in a message is escaped."""
+    """The comment shows what breaks, with markup in a message escaped."""
     kernel.write_text(RIGHT.replace("    p = np", "    raise ValueError('<b>|')\n    p = np"))
     assert main([*ARGUMENTS, "--markdown", "comparison.md"]) == 1
     comment = Path("comparison.md").read_text()
@@ -176,14 +176,14 @@ def test_a_comment_shows_names_as_they_are(kernel: Path, capsys: pytest.CaptureF
 
 
 def test_a_base_side_that_is_wrong_says_nothing(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A cell whose base is wrong cannot be compared: the command ends with 2."""
+    """A cell whose base is wrong cannot be compared: the command exits with 2."""
     kernel.write_text(WRONG)
     assert main([*ARGUMENTS[:1], "--base", ".", "--new", "HEAD", *ARGUMENTS[3:]]) == 2
     assert "SDPA-25: base: " in capsys.readouterr().out
 
 
 def test_a_side_without_the_function_is_an_error(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A revision that does not have the function yet is named."""
+    """A revision that lacks the function is named."""
     kernel.write_text(LACKS)
     assert main(ARGUMENTS) == 2
     assert "error: new .: " in capsys.readouterr().err
@@ -192,7 +192,7 @@ def test_a_side_without_the_function_is_an_error(kernel: Path, capsys: pytest.Ca
 def test_a_python_without_the_suite_s_packages_is_an_error(
     kernel: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """An environment in which the suite cannot run is named with what it lacks."""
+    """An environment in which the suite cannot run is named with what is missing."""
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'numpy'\" >&2; exit 1\n")
     python.chmod(0o755)
@@ -201,7 +201,7 @@ def test_a_python_without_the_suite_s_packages_is_an_error(
 
 
 def compared(kernel: Path, plan: Plan, slowdown: float = 0.0) -> Result:
-    """One cell of the working tree against itself."""
+    """Compare one cell of the working tree with itself."""
     with ready(".", kernel.parent) as side:
         comparison = PairedComparison(side, side, plan)
         task = Task("kernel.py:attention", "cpu", "float32", parse(WORKLOAD), slowdown)
@@ -221,14 +221,14 @@ def test_an_injected_slowdown_is_in_the_ratio(kernel: Path) -> None:
 
 
 def test_a_time_beyond_the_peak_is_invalid(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here on a machine that computes next to nothing."""
+    """Here the machine is one that computes next to nothing."""
     monkeypatch.setattr(PairedComparison, "_peak", lambda *_: 1e3)
     result = compared(kernel, Plan(pairs=1, most_pairs=1, rounds=3))
     assert (result.outcome, result.clause, result.worker) == ("invalid", "peak", "base")
 
 
 def test_a_cell_that_takes_too_long_is_skipped(kernel: Path) -> None:
-    """Fewer than four rounds would say nothing, so nothing is timed."""
+    """Fewer than four rounds would prove nothing, so nothing is timed."""
     result = compared(kernel, Plan(limit=1e-6))
     assert result.outcome == "skipped"
     assert "over the time budget" in result.reason

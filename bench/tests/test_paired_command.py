@@ -1,4 +1,4 @@
-"""Options of ``compare-revisions``: what makes no sense is refused before a revision is checked out."""
+"""Options of ``compare-revisions``: meaningless values are refused before a revision is checked out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from attention_conformance.cli import main
 def test_a_number_that_makes_no_sense_is_refused(
     words: tuple[str, str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the name of its option."""
+    """The message names the option."""
     with pytest.raises(SystemExit) as ended:
         main(["compare-revisions", "--base", "HEAD", *words])
     assert ended.value.code == 2
@@ -38,18 +38,18 @@ def test_a_number_that_makes_no_sense_is_refused(
 def test_a_file_in_a_folder_that_there_is_not_is_refused(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing that was measured is lost."""
+    """The refusal comes before any measurement."""
     assert main(["compare-revisions", "--base", "nowhere", option, str(tmp_path / "none" / "out")]) == 2
     assert f"{option} {tmp_path / 'none' / 'out'}: there is no folder {tmp_path / 'none'}" in capsys.readouterr().err
 
 
 class _Asked(Exception):
-    """The plan and the seed of a comparison that is not made."""
+    """The plan and the seed of a comparison that is not run."""
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A function that gives the plan and the seed for options."""
+    """A function that returns the plan and the seed for options."""
 
     def comparison(base: Any, new: Any, *given: Any) -> None:
         raise _Asked(*given)
@@ -75,11 +75,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
     ],
 )
 def test_no_more_pairs_than_are_asked_for_are_made(asked: Any, words: tuple[str, ...], pairs: tuple[int, int]) -> None:
-    """Where the least number is not given it is no more than that."""
+    """The default for the least number is never above the most."""
     plan, _ = asked(*words)
     assert (plan.pairs, plan.most_pairs) == pairs
 
 
 def test_every_comparison_has_a_seed_of_its_own(asked: Any) -> None:
-    """What one left on the disk is of no use to the next."""
+    """A comparison cannot use what an earlier one left on the disk."""
     assert asked()[1] != asked()[1]

@@ -1,4 +1,4 @@
-"""When a paired comparison ends, and how often its rule is wrong about numbers whose truth is known."""
+"""The end of a paired comparison, and how often its rule is wrong about numbers with a known truth."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PLAN = Plan()
 
 
 def add(result: Result, ratios: list[float]) -> None:
-    """A pair of processes, with a pair of rounds of each of these ratios."""
+    """Add a pair of processes, with a pair of rounds for each of these ratios."""
     result.rounds[BASE].append([[1.0] for _ in ratios])
     result.rounds[NEW].append([[ratio] for ratio in ratios])
 
 
 def judged(rng: np.random.Generator, shift: float, by_pair: float, by_round: float) -> Result:
-    """A paired comparison to its end, whose pairs of processes and rounds scatter with long tails."""
+    """A finished paired comparison, whose pairs of processes and rounds scatter with long tails."""
     result = Result(TASK)
     while result.goes_on(PLAN):
         offset = shift + by_pair * rng.standard_t(4)
@@ -31,7 +31,7 @@ def judged(rng: np.random.Generator, shift: float, by_pair: float, by_round: flo
 
 
 def test_pairs_that_agree_are_enough() -> None:
-    """Six are the least, and no more are played where their ratios are the same."""
+    """Six pairs are the least, and no more are run if their ratios are equal."""
     result = Result(TASK)
     for _ in range(PLAN.pairs):
         assert result.goes_on(PLAN)
@@ -41,7 +41,7 @@ def test_pairs_that_agree_are_enough() -> None:
 
 
 def test_pairs_that_differ_are_followed_by_others() -> None:
-    """Until there are as many as may be."""
+    """Pairs are added up to the most that are allowed."""
     result = Result(TASK)
     for number in range(PLAN.most_pairs):
         assert result.goes_on(PLAN)
@@ -50,7 +50,7 @@ def test_pairs_that_differ_are_followed_by_others() -> None:
 
 
 def test_a_cell_whose_time_is_over_is_measured_no_more() -> None:
-    """However much its pairs differ; but never before it had the least number of pairs."""
+    """Time ends a cell however much its pairs differ, but never before the least number of pairs."""
     result = Result(TASK, seconds=PLAN.limit)
     for number in range(PLAN.pairs):
         assert result.goes_on(PLAN)
@@ -59,20 +59,20 @@ def test_a_cell_whose_time_is_over_is_measured_no_more() -> None:
 
 
 def test_a_cell_that_is_invalid_is_measured_no_more() -> None:
-    """There is nothing to be known any more."""
+    """More measurements would not help."""
     result = Result(TASK)
     result.fail("invalid", "wrong")
     assert not result.goes_on(PLAN)
 
 
-#: Scatter of pairs of processes and of pairs of rounds: of a quiet machine, and twice to ten times what was measured.
+#: Scatter of pairs of processes and of pairs of rounds: a quiet machine, and twice and ten times what was measured.
 SCATTER = [(0.002, 0.01), (0.01, 0.05), (0.02, 0.10)]
 
 
 @pytest.mark.slow(1)
 @pytest.mark.parametrize(("by_pair", "by_round"), SCATTER)
 def test_what_is_the_same_is_seldom_called_changed(by_pair: float, by_round: float) -> None:
-    """In at most 1 % of 200 paired comparisons, though they end when their intervals are narrow."""
+    """At most 1 % of 200 paired comparisons are called changed, though they end when their intervals are narrow."""
     rng = np.random.default_rng(0)
     verdicts = [judged(rng, 0.0, by_pair, by_round).verdict() for _ in range(200)]
     assert sum(verdict in (Verdict.SLOWER, Verdict.FASTER) for verdict in verdicts) <= 2
@@ -82,7 +82,7 @@ def test_what_is_the_same_is_seldom_called_changed(by_pair: float, by_round: flo
 @pytest.mark.parametrize(("shift", "share"), [(0.05, 0.80), (0.10, 0.95)])
 @pytest.mark.parametrize(("by_pair", "by_round"), SCATTER)
 def test_what_is_slower_is_mostly_called_so(by_pair: float, by_round: float, shift: float, share: float) -> None:
-    """4 of 5 slowdowns of 5 %, and 19 of 20 of 10 %."""
+    """4 of 5 slowdowns of 5 % are found, and 19 of 20 of 10 %."""
     rng = np.random.default_rng(1)
     verdicts = [judged(rng, math.log1p(shift), by_pair, by_round).verdict() for _ in range(100)]
     assert verdicts.count(Verdict.SLOWER) >= share * 100

@@ -19,7 +19,7 @@ from attention_conformance.impls.process.pool import Crashed, Worker
 
 pytestmark = pytest.mark.slow
 
-#: The job below, by the name that a worker finds it under.
+#: The job below, by the name that a worker finds it by.
 LAYOUT = "attention_conformance.bench.tests.test_paired_process:layout"
 
 
@@ -33,12 +33,12 @@ def process() -> Iterator[Process]:
 
 
 def number(process: Process) -> int:
-    """Of the process that plays; asking for it is a job."""
+    """The process id of the side; asking for it is a job."""
     return int(process.call("os:getpid", timeout=60))
 
 
 def stops(number: int) -> bool:
-    """Whether a process is stopped, soon: a signal is seen when the process runs the next time."""
+    """Whether a process is stopped soon: it sees a signal when it runs the next time."""
     deadline = time.monotonic() + 5
     while Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "T":
         if time.monotonic() > deadline:
@@ -47,17 +47,17 @@ def stops(number: int) -> bool:
 
 
 def test_a_process_is_stopped_between_two_jobs(process: Process) -> None:
-    """While the other side plays it does nothing, and the next job finds it again."""
+    """It does nothing while the other side runs, and the next job finds the same process."""
     first = number(process)
     assert stops(first)
     assert number(process) == first
 
 
 def test_a_process_that_died_is_followed_by_another(process: Process) -> None:
-    """A job after that is played by a fresh process, which is stopped in turn."""
+    """The next job runs in a fresh process, which is stopped in turn."""
     first = number(process)
     os.kill(first, signal.SIGKILL)
-    with contextlib.suppress(Crashed):  # unless it was seen to be gone before
+    with contextlib.suppress(Crashed):  # unless its end was noticed before
         process.job("form")
     second = number(process)
     assert second != first
@@ -65,12 +65,12 @@ def test_a_process_that_died_is_followed_by_another(process: Process) -> None:
 
 
 def layout() -> tuple[int, int | None]:
-    """The hash of a text, and where the C library lies in this process: both are drawn by lot by themselves."""
+    """The hash of a text, and the address of the C library in this process: both are random by default."""
     return hash("lot"), ctypes.cast(ctypes.CDLL(None).malloc, ctypes.c_void_p).value
 
 
 def test_processes_of_one_lot_lay_out_their_memory_alike() -> None:
-    """Hashes are equal, and differ from those of another lot; addresses are, where the system lets."""
+    """Hashes are equal, and differ from those of another lot; addresses are equal where the system allows it."""
     found = []
     with ready(".", Path(__file__).parent) as side:
         for lot in (1, 1, 2):
@@ -84,7 +84,7 @@ def test_processes_of_one_lot_lay_out_their_memory_alike() -> None:
 
 @pytest.mark.skipif(not unrandomized(), reason="needs setarch, and a system that lets it")
 def test_by_themselves_processes_lay_out_their_memory_by_chance() -> None:
-    """So what is alike in processes of one lot is so because of what is put before them."""
+    """So equality within a lot is due to the command that is put before its processes."""
     found = set()
     for _ in range(3):
         worker = Worker()
@@ -95,7 +95,7 @@ def test_by_themselves_processes_lay_out_their_memory_by_chance() -> None:
 
 
 def test_where_addresses_cannot_be_fixed_nothing_is_put_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No setarch, or one that the system refuses, as in many containers."""
+    """There is no setarch, or the system refuses it, as in many containers."""
     refused = tmp_path / "setarch"
     refused.write_text("#!/bin/sh\nexit 1\n")
     refused.chmod(0o755)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Run git in a folder as nobody in particular."""
+    """Run git in a folder, with a neutral identity."""
     who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     command = ["git", *who, *arguments]
     done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
@@ -35,7 +35,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def suite(repository: Path, *names: str) -> None:
-    """Commit empty files by which a checkout of this project is known."""
+    """Commit empty files that identify a checkout of this project."""
     for name in names:
         (repository / name).parent.mkdir(exist_ok=True)
         (repository / name).write_text("")
@@ -44,7 +44,7 @@ def suite(repository: Path, *names: str) -> None:
 
 
 def test_a_revision_is_checked_out_beside_the_repository(repository: Path) -> None:
-    """The side has that revision's files in the folder that corresponds to the current one."""
+    """The side has that revision's files, in the folder that corresponds to the current one."""
     with ready("HEAD~1", repository / "kernels") as side:
         assert (side.folder / "one.txt").read_text() == "first"
         assert side.commit == git(repository, "rev-parse", "HEAD~1")
@@ -53,7 +53,7 @@ def test_a_revision_is_checked_out_beside_the_repository(repository: Path) -> No
 
 
 def test_a_checkout_is_removed(repository: Path) -> None:
-    """Afterwards neither the files nor git's record of them are left, also when the work failed."""
+    """Neither the files nor git's record of them remain, also if the work failed."""
     with pytest.raises(KeyError), ready("main", repository) as side:
         raise KeyError
     assert not side.folder.exists()
@@ -61,7 +61,7 @@ def test_a_checkout_is_removed(repository: Path) -> None:
 
 
 def test_the_working_tree_is_taken_as_it_is(repository: Path) -> None:
-    """A full stop is the current folder with what is not committed."""
+    """A full stop is the current folder with uncommitted changes."""
     (repository / "kernels" / "one.txt").write_text("third")
     with ready(".", repository) as side:
         assert side.folder == repository
@@ -69,7 +69,7 @@ def test_the_working_tree_is_taken_as_it_is(repository: Path) -> None:
 
 
 def test_somebody_s_repository_uses_the_installed_suite(repository: Path) -> None:
-    """A repository that has no suite of its own is timed by this one."""
+    """A repository without a suite of its own is timed by this one."""
     with ready("main", repository) as side:
         assert side.suite is None
 
@@ -82,7 +82,7 @@ def test_a_checkout_of_the_suite_uses_its_own(repository: Path) -> None:
 
 
 def test_a_suite_from_before_its_one_package_is_refused_in_a_sentence(repository: Path) -> None:
-    """A revision of this project that has no such package, and the working tree alike."""
+    """A revision of this project without such a package is refused, and so is the working tree."""
     suite(repository, "conformance/SPEC.md", "impls/__init__.py")
     for text in ("main", "."):
         said = f"^{text}: its suite is older than the package attention_conformance, and cannot be compared$"
@@ -91,7 +91,7 @@ def test_a_suite_from_before_its_one_package_is_refused_in_a_sentence(repository
 
 
 def test_an_environment_is_found_by_its_folder_or_interpreter(tmp_path: Path) -> None:
-    """A virtual environment and a Python are the same side."""
+    """A virtual environment and its Python give the same side."""
     python = tmp_path / "venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text("")
@@ -102,7 +102,7 @@ def test_an_environment_is_found_by_its_folder_or_interpreter(tmp_path: Path) ->
 
 
 def test_a_revision_in_an_environment(repository: Path) -> None:
-    """REVISION@PATH is both."""
+    """REVISION@PATH names both."""
     with ready(f"HEAD~1@{sys.executable}", repository) as side:
         assert (side.folder / "kernels" / "one.txt").read_text() == "first"
         assert side.python == sys.executable
@@ -131,7 +131,7 @@ def test_a_folder_without_revisions_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_a_revision_lacks_is_refused(repository: Path) -> None:
-    """A folder that is newer than the revision has no counterpart in it."""
+    """A folder that is newer than the revision does not exist in it."""
     (repository / "new").mkdir()
     with pytest.raises(RevisionError, match="has no folder new"), ready("main", repository / "new"):
         pass

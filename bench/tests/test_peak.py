@@ -1,4 +1,4 @@
-"""Peak memory of a call: held against allocations of known size, and against what libraries say of themselves."""
+"""Peak memory of a call, compared with allocations of known size, and with what libraries report about themselves."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ WORKLOAD = parse("prefill-b1h8d64s512")
 #: The result of WORKLOAD.
 RESULT = result_bytes(WORKLOAD, "float32")
 
-#: An array of its scores.
+#: An array of the scores of WORKLOAD.
 SCORES = 4 * scores(WORKLOAD)
 
-#: The blocks of ``takes_many`` have a header each, and so a page more than their bytes.
+#: The blocks of ``takes_many`` have a header each, and so take a page more than their bytes.
 PAGES = 256 * 4096
 
 #: Bytes by which a measurement may be off: the resident set's resolution, and objects of Python and the allocator.
@@ -60,7 +60,7 @@ def gauge() -> Iterator[Gauge]:
 
 
 def fake(name: str) -> Implementation:
-    """One of bench/tests/allocating.py, as a plug-in."""
+    """A function of bench/tests/allocating.py as a plug-in."""
     return Implementation(name, f"attention_conformance.bench.tests.allocating:{name}", folder=os.getcwd())
 
 
@@ -86,26 +86,26 @@ def measured(gauge: Gauge, implementation: Implementation, workload: Workload = 
     ],
 )
 def test_a_known_allocation_is_measured(gauge: Gauge, name: str, expected: int) -> None:
-    """At its peak, kept or not; not what is never written, nor what the first call alone takes for a while."""
+    """The peak is measured, kept or not; unwritten memory, and memory of only the first call, are not."""
     assert abs(measured(gauge, fake(name)) - expected) < OFF
 
 
 def test_a_square_array_is_exposed(gauge: Gauge) -> None:
-    """By its bytes, which hold all scores, and by an exponent of 2 over the length."""
+    """The bytes hold all scores, and the exponent over the length is 2."""
     bytes_, growth = swept(gauge, "square")
     assert bytes_ >= 4 * 8 * 2048**2
     assert growth is Growth.QUADRATIC
 
 
 def test_rows_in_blocks_are_not(gauge: Gauge) -> None:
-    """Less than a tenth of the scores."""
+    """They take less than a tenth of the scores."""
     bytes_, growth = swept(gauge, "linear")
     assert bytes_ < 4 * 8 * 2048**2 / 10
     assert growth is Growth.LESS
 
 
 def swept(gauge: Gauge, name: str) -> tuple[int, Growth]:
-    """Bytes at the greatest length, and how they grow."""
+    """Bytes at the greatest length, and their growth."""
     records = [
         {
             **{"implementation": name, "device": "cpu", "dtype": "float32", "family": "prefill-b1h8d64s*"},
@@ -123,25 +123,25 @@ def swept(gauge: Gauge, name: str) -> tuple[int, Growth]:
     [("raises", "ValueError: no kernel for you"), ("crashes", "the process was killed by SIGABRT")],
 )
 def test_a_call_that_fails_has_a_reason(gauge: Gauge, name: str, reason: str) -> None:
-    """And the next one is measured as if nothing had been."""
+    """The next measurement is not affected."""
     assert gauge.peak(fake(name), WORKLOAD, "cpu", "float32", 60) == Peak(None, reason=reason)
     assert abs(measured(gauge, fake("takes_40")) - 40 * MEBIBYTE) < OFF
 
 
 def test_a_program_has_no_peak(gauge: Gauge) -> None:
-    """Its memory is that of another process."""
+    """The memory of a program belongs to another process."""
     program = Implementation("true", PROGRAM, folder=os.getcwd(), source="true")
     found = gauge.peak(program, WORKLOAD, "cpu", "float32", 60)
     assert found == Peak(None, reason="the memory of a program is not seen from outside")
 
 
 def test_a_call_that_hangs_is_given_up(gauge: Gauge) -> None:
-    """The reason says after how long."""
+    """The reason says after which time."""
     assert "no answer within 0.01 s" in gauge.peak(fake("takes_40"), WORKLOAD, "cpu", "float32", 0.01).reason
 
 
 def test_the_kernels_of_torch_differ_as_they_are_known_to(gauge: Gauge) -> None:
-    """At S = 2048 the composition holds more than two arrays of scores, the flash kernel a tenth of one at most."""
+    """At S = 2048 the composition holds more than two arrays of scores, the flash kernel at most a tenth of one."""
     pytest.importorskip("torch")
     workload, square = parse("prefill-b1h8d64s2048"), 4 * 8 * 2048**2
     assert measured(gauge, builtin()["torch-sdpa-math"], workload) > 2 * square - resolution()
@@ -149,7 +149,7 @@ def test_the_kernels_of_torch_differ_as_they_are_known_to(gauge: Gauge) -> None:
 
 
 def test_a_compiled_program_takes_what_its_compiler_planned(gauge: Gauge) -> None:
-    """JAX's own figures for temporaries and results, within a tenth."""
+    """JAX's own figures for temporaries and results match within a tenth."""
     pytest.importorskip("jax")
     workload = parse("prefill-b1h8d64s1024")
     given, _ = arguments.make(workload, "float32", 0)
@@ -160,7 +160,7 @@ def test_a_compiled_program_takes_what_its_compiler_planned(gauge: Gauge) -> Non
 
 
 def test_a_kernel_that_takes_more_than_was_planned_is_measured_all_the_same(gauge: Gauge) -> None:
-    """XLA fuses jax-jit without options into one kernel, which takes the scores' memory outside the plan."""
+    """XLA fuses jax-jit without options into one kernel, whose memory for the scores is outside the plan."""
     jax = pytest.importorskip("jax")
     from attention_conformance.impls.jax import eager
 
@@ -172,7 +172,7 @@ def test_a_kernel_that_takes_more_than_was_planned_is_measured_all_the_same(gaug
 
 
 def test_an_arena_is_not_taken_for_nothing(gauge: Gauge) -> None:
-    """ONNX Runtime's Attention holds the scores, whether a longer call was made before it or not."""
+    """ONNX Runtime's Attention holds the scores, whether or not a longer call was made before."""
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     lengths = (1024, 2048, 1024)
@@ -182,7 +182,7 @@ def test_an_arena_is_not_taken_for_nothing(gauge: Gauge) -> None:
 
 
 def test_a_workspace_that_a_longer_call_left_is_not_taken_for_nothing(gauge: Gauge) -> None:
-    """A plug-in that keeps it is measured in a new process for each cell."""
+    """A plug-in that keeps a workspace is measured in a new process for each cell."""
     longer = measured(gauge, fake("keeps"), parse("prefill-b1h8d64s1024"))
     assert longer > 4 * SCORES
     assert abs(measured(gauge, fake("keeps")) - SCORES - RESULT) < OFF
@@ -190,13 +190,13 @@ def test_a_workspace_that_a_longer_call_left_is_not_taken_for_nothing(gauge: Gau
 
 @pytest.mark.parametrize("framework", Framework)
 def test_on_the_cpu_no_framework_counts(framework: Framework) -> None:
-    """So that the resident set is what is measured, and a device without a count has none."""
+    """The resident set is measured on the CPU, and a device without a count has none."""
     pytest.importorskip({Framework.ONNXRUNTIME: "onnxruntime"}.get(framework, str(framework)))
     assert backend(framework).memory("cpu") is None
 
 
 def test_a_prepared_function_outlives_what_is_released() -> None:
-    """Sessions are forgotten, not broken."""
+    """Sessions are dropped, not destroyed."""
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     arrays = backend(Framework.ONNXRUNTIME)
@@ -212,59 +212,59 @@ def test_a_prepared_function_outlives_what_is_released() -> None:
 def test_a_system_that_does_not_restart_the_peak_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str, restarts: bool
 ) -> None:
-    """Nor one that does not tell it; then there are no bytes."""
+    """A system without the peak is not believed either; then there are no bytes."""
     (tmp_path / "status").write_text(status)
     monkeypatch.setattr(limits, "PROC", tmp_path)
     assert (peak._meter(backend(Framework.NUMPY), "cpu") is not None) is restarts
 
 
 def test_a_system_without_proc_has_no_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As macOS; the reason says so."""
+    """A system such as macOS has no peak; the reason says so."""
     monkeypatch.setattr(limits, "PROC", tmp_path / "none")
     meter = peak._meter(backend(Framework.NUMPY), "cpu")
     assert meter is None
 
 
 class Counting:
-    """A stand-in for a framework whose device counts what its arrays hold, in blocks of 512 bytes, and a peak."""
+    """A stand-in for a framework whose device counts its arrays' bytes, in blocks of 512, and their peak."""
 
     def __init__(self) -> None:
         self.now, self.most = 1000, 9000
 
     def memory(self, device: str) -> tuple[int, int]:
-        """Now and at most."""
+        """The bytes now and at the peak."""
         return self.now, self.most
 
     def put(self, array: np.ndarray, device: str) -> None:
-        """Take blocks, and never give them back."""
+        """Take blocks, and never free them."""
         self.now += -(-array.nbytes // 512) * 512
         self.most = max(self.now, self.most)
 
     def synchronize(self, device: str) -> None:
-        """Nothing is under way."""
+        """Nothing is pending."""
 
 
 def test_a_peak_that_only_grows_is_made_to_start_again() -> None:
-    """A call below the earlier peak is measured nevertheless."""
+    """A call below an earlier peak is measured nevertheless."""
     arrays: Any = Counting()
     meter = DeviceCount(arrays, "cuda")
     before = meter.held()
     meter.restart()
-    arrays.most = max(arrays.most, arrays.now + 700)  # what a call held for a while
+    arrays.most = max(arrays.most, arrays.now + 700)  # memory that a call held temporarily
     assert (before, meter.most() - before, meter.held()) == (1000, 700, 1000)
     assert meter.method == COUNTED
 
 
 @pytest.mark.parametrize("name", ["prefill-b2h4d8s64-pad", "decode-b1h2d8s1k64", "cross-b1h2d8s64k8", "mha-b1h2d8s64"])
 def test_the_small_call_is_of_the_same_family(name: str) -> None:
-    """And short, so that it is over soon."""
+    """The call is also short, so that it is quick."""
     small = shortened(parse(name))
     assert small.family == parse(name).family
     assert small.sweep < 10
 
 
 def test_memory_is_measured_with_the_threads_of_the_run() -> None:
-    """What a call holds may be a block for each thread of its library: one thread is one core."""
+    """A library may hold a block for each thread: one thread means one core."""
     with contextlib.closing(Gauge(1)) as gauge:
         one = Implementation("it", f"{__name__}:nothing")
         assert gauge.call(one, "attention_conformance.impls.process.threads:wanted") == 1

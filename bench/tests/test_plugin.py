@@ -1,4 +1,4 @@
-"""The plugin of the bench in a run that has other tests as well."""
+"""The bench's plugin in a run that has other tests as well."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attention_conformance.cli import main
 
 
 class _Metafunc:
-    """What pytest hands over of a test, which has these arguments; its run knows nothing of a bench."""
+    """A stand-in for a pytest metafunc with these arguments; its run knows nothing of a bench."""
 
     def __init__(self, *names: str) -> None:
         self.fixturenames = names
@@ -26,20 +26,20 @@ class _Metafunc:
 
 
 def test_a_test_with_a_cell_of_its_own_is_left_alone() -> None:
-    """In a run of a whole checkout other tests have an argument of that name."""
+    """A run of a whole checkout has other tests with an argument of that name."""
     own = _Metafunc("cell", "tmp_path")
     plugin.pytest_generate_tests(cast("pytest.Metafunc", own))
     assert own.parametrized == []
 
 
 def test_a_test_of_the_bench_is_not_left_alone() -> None:
-    """It asks for the workloads of the run, which this one does not have."""
+    """It needs the workloads of the run, which this one lacks."""
     with pytest.raises(KeyError):
         plugin.pytest_generate_tests(cast("pytest.Metafunc", _Metafunc("benchmark", "cell", "outcomes")))
 
 
 def test_the_command_of_a_run_is_what_its_caller_wrote() -> None:
-    """``attention-conformance bench`` runs pytest with settings and a folder that nobody typed."""
+    """``attention-conformance bench`` runs pytest with settings and a folder that the user did not type."""
     with mock.patch("pytest.main", return_value=0) as called:
         assert main(["bench", "mine.py:attention", "--dtype", "float16", "--workload", "mha *"]) == 0
     assert plugin._command(tuple(called.call_args.args[0])) == (
@@ -48,14 +48,14 @@ def test_the_command_of_a_run_is_what_its_caller_wrote() -> None:
 
 
 def test_the_command_of_a_run_of_pytest_is_pytest() -> None:
-    """Nothing is taken from it, also where the folder is named by its path."""
+    """The command stays unchanged, also if the folder is named by its path."""
     folder = str(Path(plugin.__file__).parent)
     assert plugin._command(("bench", "--noise", "0.5")) == "pytest bench --noise 0.5"
     assert plugin._command(("-q", folder, "--noise", "0.5")) == f"pytest -q {folder} --noise 0.5"
 
 
 class _Config:
-    """What the plugin asks of a run that is spread over processes, or is not."""
+    """A stand-in for a config of a run that is spread over processes, or is not."""
 
     def __init__(self, folder: Path, *args: str, dist: str = "load", source: str = "ARGS") -> None:
         self.args = list(args)
@@ -73,7 +73,7 @@ class _Config:
 
 @pytest.mark.parametrize("args", [("bench",), ("conformance", "bench/test_bench.py::test_forward"), (".",)])
 def test_cells_are_not_timed_by_several_processes(args: tuple[str, ...]) -> None:
-    """They would disturb each other: a run that names them is refused where it is spread."""
+    """They would disturb each other, so a run that names them is refused if it is spread."""
     config = _Config(Path(plugin.__file__).parents[1], *args)
     with pytest.raises(pytest.UsageError, match="without -n"):
         plugin.pytest_configure(cast("pytest.Config", config))
@@ -84,7 +84,7 @@ def test_cells_are_not_timed_by_several_processes(args: tuple[str, ...]) -> None
     [(("bench",), "no", "ARGS"), (("bench/tests", "conformance"), "load", "ARGS"), (("bench",), "load", "TESTPATHS")],
 )
 def test_other_runs_are_spread_as_they_were(args: tuple[str, ...], dist: str, source: str) -> None:
-    """One that times in one process, one of other tests, and one of all folders, which times nothing."""
+    """Such runs time in one process, run other tests, or run all folders, which times nothing."""
     config = _Config(Path(plugin.__file__).parents[1], *args, dist=dist, source=source)
     plugin.pytest_configure(cast("pytest.Config", config))
     assert plugin._BENCH in config.stash

@@ -1,4 +1,4 @@
-"""The memory model: what the parts of a cell take, and what the system says is free."""
+"""The memory model: the memory of a cell's parts, and what the system says is free."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 GIB = 2**30
 
-#: Of every kind of check, large enough that small arrays do not matter.
+#: Workloads for every kind of check, large enough that small arrays do not matter.
 CHECKED = (
     "prefill-b1h8d64s1024",
     "prefill-b4h8g2d64s512-pad",
@@ -35,7 +35,7 @@ CHECKED = (
 
 @pytest.mark.parametrize("name", CHECKED)
 def test_a_check_takes_no_more_than_is_predicted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measured at its peak, and at least a fifth of the prediction."""
+    """The measured peak is at least a fifth of the prediction."""
     workload = parse(name)
     call = Call(workload, *arguments.make(workload, "float32", 0), "float32", Profile.WIDE)
     results = {name: np.zeros(shape, np.float32) for name, shape in arguments.results(workload).items()}
@@ -50,7 +50,7 @@ def test_a_check_takes_no_more_than_is_predicted(name: str, monkeypatch: pytest.
 
 
 def test_inputs_and_results_are_counted_by_their_shapes() -> None:
-    """Grouped heads, another width of v, and a bias in the dtype of the call."""
+    """Grouped heads, another width of v, and a bias in the dtype of the call count."""
     w = parse("prefill-b2h4g2d8v6s16-bias")
     numbers = 2 * 4 * 16 * 8 + 2 * 2 * 16 * 8 + 2 * 2 * 16 * 6 + 4 * 16 * 16
     assert predict.input_bytes(w, "float32") == 4 * numbers
@@ -59,20 +59,20 @@ def test_inputs_and_results_are_counted_by_their_shapes() -> None:
 
 
 def test_scores_of_half_precision_are_taken_to_be_in_float32() -> None:
-    """As half precision is accumulated in it."""
+    """Half precision is accumulated in float32."""
     w = parse("prefill-b1h8d64s1024")
     assert predict.quadratic_bytes(w, "float16") - predict.result_bytes(w, "float16") == 5 * 8 * 1024**2 * 4
     assert predict.quadratic_bytes(w, "float64") - predict.result_bytes(w, "float64") == 5 * 8 * 1024**2 * 8
 
 
 def test_gradients_hold_more_square_arrays() -> None:
-    """Weights, dP and dS besides what the forward pass has."""
+    """They are weights, dP and dS in addition to those of the forward pass."""
     w = parse("prefill-b1h8d64s1024-grad")
     assert predict.quadratic_bytes(w, "float32") > 10 * 8 * 1024**2 * 4
 
 
 def test_every_set_is_counted_here_and_in_the_worker() -> None:
-    """Three sets of inputs here and six there; the call where it is made on this machine's memory."""
+    """There are three sets of inputs here and six in the worker; the call counts if it uses this machine's memory."""
     w = parse("prefill-b1h8d64s1024")
     fixed = 9 * predict.input_bytes(w, "float32") + 3 * predict.result_bytes(w, "float32") + predict.check_bytes(w)
     assert predict.needed_bytes(w, "float32", "cpu", 1000) == fixed + 1000
@@ -80,7 +80,7 @@ def test_every_set_is_counted_here_and_in_the_worker() -> None:
 
 
 def test_what_proves_linear_memory() -> None:
-    """Less than a byte a score, of 2^24 scores at least."""
+    """Memory is linear if a call has at least 2^24 scores and takes less than a byte per score."""
     assert predict.holds_no_square(Workload(1, 8, 64, 2048), 2**24)
     assert not predict.holds_no_square(Workload(1, 8, 64, 2048), 2**25)
     assert not predict.holds_no_square(Workload(1, 8, 64, 1024), 0)

@@ -37,13 +37,13 @@ def test_models_are_selected_by_a_pattern() -> None:
 
 
 def test_an_unknown_model_is_refused_with_the_nearest_ones() -> None:
-    """A misspelt model gives the names it may have meant."""
+    """The refusal of a misspelt model names those that it may mean."""
     with pytest.raises(WorkloadError, match=r"did you mean .*model/gpt2"):
         select(["model/gtp2"])
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_kind() -> None:
-    """A misspelt name gives the name it may have meant."""
+    """The refusal of a misspelt name gives the name that it may mean."""
     with pytest.raises(WorkloadError, match=r"did you mean prefill-b1h8d64s1024"):
         select(["prefil-b1h8d64s1024"])
 
@@ -55,13 +55,13 @@ def test_a_pattern_that_matches_nothing_is_refused() -> None:
 
 
 def test_an_unknown_preset_is_refused() -> None:
-    """A misspelt preset gives the presets there are."""
+    """The refusal of a misspelt preset names the presets."""
     with pytest.raises(WorkloadError, match="did you mean quick"):
         select([], "quik")
 
 
 def test_a_preset_and_names_add_up() -> None:
-    """What is named runs besides the preset."""
+    """Named workloads run in addition to the preset."""
     assert set(select(["prefill-b2h4d128s96"], "quick")) == {*PRESETS["quick"], Workload(2, 4, 128, 96)}
 
 
@@ -81,7 +81,7 @@ def test_the_default_run_is_plain_attention_and_one_small_workload_of_each_opera
 
 
 def test_the_shorter_workload_of_a_family_comes_first() -> None:
-    """So that what it costs predicts the longer one."""
+    """The cost of the shorter one predicts the longer one."""
     for preset in PRESETS:
         chosen = select([], preset)
         assert list(chosen) == sorted(chosen, key=lambda one: (one.family, one.sweep))
@@ -102,6 +102,6 @@ def test_the_full_preset_sweeps_length_width_and_batch() -> None:
 
 
 def test_known_names_are_names_of_workloads_or_models() -> None:
-    """What is not a model's name reads back as what it selects."""
+    """A name that is not a model's reads back as the workload that it selects."""
     for name, workload in KNOWN.items():
         assert name.startswith("model/") or parse(name) == workload

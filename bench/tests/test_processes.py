@@ -1,4 +1,4 @@
-"""The processes of a process run: equal threads and cores, idle while others work, and fresh after they died."""
+"""The processes of a process run: equal threads and cores, idle while others work, and fresh after they die."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attention_conformance.impls.process import threads
 from attention_conformance.impls.process.pool import Crashed, Pool, continue_process, cpu_seconds, stop_process
 from attention_conformance.impls.process.threads import usable_cores
 
-#: This module, by the name that a worker finds it under.
+#: This module, by the name that a worker finds it by.
 MODULE = "attention_conformance.bench.tests.test_processes"
 
 pytestmark = pytest.mark.slow
@@ -36,7 +36,7 @@ def pool() -> Iterator[Processes]:
 
 
 def spin(seconds: float) -> int:
-    """Leave a thread behind that works on, as libraries' pools do."""
+    """Leave a thread running, as libraries' thread pools do."""
 
     def work() -> None:
         end = time.monotonic() + seconds
@@ -56,29 +56,29 @@ _READY: list[int] = []
 
 
 def ready_on_a_core(_: Implementation) -> None:
-    """Take so long that another process gets ready meanwhile, and remember on which cores."""
+    """Take so long that another process gets ready meanwhile, and record the cores."""
     time.sleep(1)
     _READY[:] = sorted(threads.affinity())
 
 
 def cores() -> tuple[list[int], list[int]]:
-    """The cores that this process got ready on, and those of all its threads now."""
+    """The cores on which this process got ready, and those of all its threads now."""
     now = {core for thread in os.listdir("/proc/self/task") for core in os.sched_getaffinity(int(thread))}
     return _READY, sorted(now)
 
 
 def has_imported(module: str) -> bool:
-    """Whether this process has a module."""
+    """Whether this process has imported a module."""
     return module in sys.modules
 
 
 def abort() -> None:
-    """Die."""
+    """Kill this process."""
     os.abort()
 
 
 def library_threads(framework: str) -> int:
-    """The threads that a library says it uses."""
+    """The number of threads that a library says it uses."""
     from attention_conformance.impls.backend import backend
 
     backend(Framework(framework))
@@ -93,13 +93,13 @@ def library_threads(framework: str) -> int:
 
 @pytest.mark.parametrize(("framework", "processes"), [(Framework.TORCH, 1), (Framework.ONNXRUNTIME, 2)])
 def test_implementations_share_a_process_if_they_share_threads(framework: Framework, processes: int) -> None:
-    """Sessions of ONNX Runtime have pools of their own, which spin while the next one works."""
+    """Sessions of ONNX Runtime have thread pools of their own, which spin while the next session works."""
     both = [Implementation(name, "nowhere:function", framework=framework, worker="library") for name in ("one", "two")]
     assert len({process_of(each) for each in both}) == processes
 
 
 def test_every_worker_has_the_same_threads_and_cores(pool: Processes) -> None:
-    """Variables that libraries read, and as many cores."""
+    """The variables that libraries read are set, and the number of cores is the same."""
     for implementation in (ONE, OTHER):
         variables, cores = pool.call(implementation, f"{MODULE}:environment", timeout=60)
         assert variables == ["1"] * len(threads.VARIABLES)
@@ -108,14 +108,14 @@ def test_every_worker_has_the_same_threads_and_cores(pool: Processes) -> None:
 
 @pytest.mark.parametrize("framework", ["torch", "onnxruntime"])
 def test_libraries_that_read_no_variable_are_told(framework: str, pool: Processes) -> None:
-    """Torch and ONNX Runtime say that they use what they were given."""
+    """Torch and ONNX Runtime report the number that they were given."""
     pytest.importorskip(framework)
     assert pool.call(ONE, f"{MODULE}:library_threads", framework, timeout=120) == 1
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' prctl")
 def test_a_process_that_spins_is_idle_while_others_work(pool: Processes) -> None:
-    """Stopped, it takes nothing; let run, it would take all of a core."""
+    """A stopped process takes nothing; otherwise it would take a whole core."""
     for stops, most in ((True, 0.05), (False, 2.0)):
         using = Processes(1, stop_idle=stops)
         using.call(ONE, f"{MODULE}:spin", 30.0, timeout=60)
@@ -129,7 +129,7 @@ def test_a_process_that_spins_is_idle_while_others_work(pool: Processes) -> None
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the clock of another process")
 def test_a_process_does_nothing_from_the_moment_it_is_stopped() -> None:
-    """No thread of it works on until the signal has reached it: its CPU time stands still, every time."""
+    """All its threads have stopped when the signal is delivered: its CPU time stands still, every time."""
     using = Processes(2, stop_idle=False)
     pid = using.call(ONE, f"{MODULE}:spin", 30.0, timeout=60)
     taken = []
@@ -141,11 +141,11 @@ def test_a_process_does_nothing_from_the_moment_it_is_stopped() -> None:
         continue_process(pid)
         time.sleep(0.002)
     using.close()
-    assert len(set(taken)) > 1  # between stops it works
+    assert len(set(taken)) > 1  # it works between stops
 
 
 def test_processes_are_started_together(pool: Processes) -> None:
-    """Each is there before its first job, with its threads and what it has to import, and stays."""
+    """Each is ready before its first job, with its threads and imports, and stays."""
     ready = [replace(each, target=f"{MODULE}:environment") for each in (ONE, OTHER)]
     pool.start(ready)
     pids = [pool.pid(each) for each in ready]
@@ -157,7 +157,7 @@ def test_processes_are_started_together(pool: Processes) -> None:
 
 @pytest.mark.skipif(len(threads.near()) < 2, reason="needs two cores")
 def test_processes_of_one_core_get_ready_on_different_ones() -> None:
-    """Side by side, and then all are on the first, where times are taken."""
+    """They get ready in parallel, and then all use the first core, where times are taken."""
     first, second = threads.places(1)[:2]
     using = Pool(cores=1, ready=f"{MODULE}:ready_on_a_core", process_of=process_of)
     try:
@@ -171,7 +171,7 @@ def test_processes_of_one_core_get_ready_on_different_ones() -> None:
 
 @pytest.mark.skipif(len(threads.near()) < 2, reason="needs two cores")
 def test_tasks_have_a_process_and_a_core_each_and_times_are_taken_on_the_first() -> None:
-    """At the same time: each waits for the other.  Later all are on the first core."""
+    """Both tasks run at the same time, since each waits for the other.  Later all are on the first core."""
     first, second = threads.places(1)[:2]
     using = Pool(cores=1, process_of=process_of, always=False)
     both, found = threading.Barrier(2, timeout=60), {}
@@ -192,7 +192,7 @@ def test_tasks_have_a_process_and_a_core_each_and_times_are_taken_on_the_first()
 
 
 def test_a_task_whose_process_is_not_there_is_not_run_and_what_one_raises_is_raised(pool: Processes) -> None:
-    """A process that a task started would end with its thread; the other tasks are run to their end."""
+    """A process that a task started would end with the task's thread; the other tasks are completed."""
     pool.call(ONE, "os:getpid", timeout=60)
     pids: list[int] = []
 
@@ -206,7 +206,7 @@ def test_a_task_whose_process_is_not_there_is_not_run_and_what_one_raises_is_rai
 
 
 def test_what_cannot_be_imported_is_left_to_the_first_job(pool: Processes) -> None:
-    """Nothing is raised, and the next job of the others finds them as they should be."""
+    """Nothing is raised, and the other processes are ready for their next jobs."""
     pool.start([ONE, replace(OTHER, target=f"{MODULE}:environment")])
     assert pool.call(OTHER, "os:getpid", timeout=60) == pool.pid(OTHER)
     with pytest.raises(ImplementationError, match="No module named 'nowhere'"):
@@ -214,7 +214,7 @@ def test_what_cannot_be_imported_is_left_to_the_first_job(pool: Processes) -> No
 
 
 def test_a_process_that_died_is_started_again(pool: Processes) -> None:
-    """The next job finds a fresh one, with its threads set again."""
+    """The next job runs in a fresh process, with its threads set again."""
     before = pool.call(ONE, "os:getpid", timeout=60)
     with pytest.raises(Crashed, match="SIGABRT"):
         pool.call(ONE, f"{MODULE}:abort", timeout=60)
@@ -230,7 +230,7 @@ def test_a_process_run_begins_with_fresh_processes(pool: Processes) -> None:
 
 
 def test_in_this_process_nothing_is_stopped() -> None:
-    """For a debugger."""
+    """The mode is for a debugger."""
     using = Processes(1, in_process=True)
     assert using.call(ONE, "os:getpid") == os.getpid()
     using.close()
@@ -238,7 +238,7 @@ def test_in_this_process_nothing_is_stopped() -> None:
 
 @pytest.mark.parametrize("collected", [True, False])
 def test_stopping_a_process_that_is_gone_is_no_error(collected: bool) -> None:
-    """It ended between two jobs: nothing is raised or waited for, and how it ended is left to its owner."""
+    """The process ended between two jobs: nothing is raised or waited for; its owner collects the exit status."""
     ended = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
     if collected:

@@ -1,4 +1,4 @@
-"""What a run says while it measures."""
+"""The output of a run while it measures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMED = Outcome().with_run(ProcessRun(((0.001,) * 5,) * 5, 0.5))
 
 
 class Said:
-    """A progress on a clock that is set, and what it wrote."""
+    """A progress with a settable clock, and what it wrote."""
 
     def __init__(self, terminal: bool, process_runs: int = 3) -> None:
         self.now, self.file = 0.0, io.StringIO()
@@ -28,19 +28,19 @@ class Said:
 
     @property
     def last(self) -> str:
-        """The line written last, after the bar."""
+        """The last line written, after the bar."""
         return self.file.getvalue().rpartition(COLUMN)[2].lstrip()
 
 
-#: Character with which a terminal begins a line again.
+#: The character with which a terminal restarts a line.
 CLEAR = "\r\x1b[2K"
 
-#: How it goes on behind the bar.
+#: The separator between the bar and the text.
 COLUMN = f"\x1b[{BAR + 1}G"
 
 
 def test_a_line_says_which_cell_of_which_process_run_gave_what() -> None:
-    """The cell, its number of how many, the process run, and the median with its spread."""
+    """The line has the cell, its number of how many, the process run, and the median with its spread."""
     said = Said(terminal=True)
     said.progress.done(CELLS[0], TIMED, 0)
     assert said.last.strip() == "process run 1 of 3, cell 1 of 4, 1 ms ± 0.0%: a-cpu-float32-prefill-b1h2d4s8"
@@ -49,7 +49,7 @@ def test_a_line_says_which_cell_of_which_process_run_gave_what() -> None:
 
 
 def test_cells_are_counted_anew_in_every_process_run() -> None:
-    """Those that ended in an earlier process run count as done."""
+    """Cells that ended in an earlier process run count as done."""
     said = Said(terminal=True)
     for cell in CELLS[:3]:
         said.progress.done(cell, TIMED, 0)
@@ -59,7 +59,7 @@ def test_cells_are_counted_anew_in_every_process_run() -> None:
 
 
 def test_the_time_left_is_what_the_cells_took_so_far() -> None:
-    """Each of two cells took 10 s: four process runs of theirs are left, and six of cells that are not known yet."""
+    """Each of two cells took 10 s: four of their process runs are left, and six of cells that are not known yet."""
     said = Said(terminal=True)
     said.progress.done(CELLS[0], TIMED, 0)
     said.progress.done(CELLS[1], TIMED, 0)
@@ -72,7 +72,7 @@ def test_the_time_left_is_what_the_cells_took_so_far() -> None:
 
 
 def test_a_terminal_has_one_line_that_is_rewritten_and_cleared() -> None:
-    """No line is longer than the terminal, nor ends; the bar shows the share of process runs that are made."""
+    """No line is longer than the terminal, nor ends; the bar shows the share of process runs that are done."""
     said = Said(terminal=True)
     long = Cell(Target(Implementation("x" * 200, "nowhere:f"), "cpu", "float32"), CELLS[0].workload)
     said.progress.begin([long, CELLS[0]], 1, lambda cell: 0)
@@ -88,14 +88,14 @@ def test_a_terminal_has_one_line_that_is_rewritten_and_cleared() -> None:
 
 
 def test_a_name_is_no_markup() -> None:
-    """It is shown as it is."""
+    """A name with markup is shown unchanged."""
     said = Said(terminal=True)
     said.progress.show("[bold]x[/bold] :smile:")
     assert said.last == "[bold]x[/bold] :smile:"
 
 
 def test_elsewhere_a_line_is_printed_now_and_then() -> None:
-    """Every 30 seconds, whole, without a bar; what is done besides timing is not said."""
+    """A whole line without a bar is printed every 30 seconds; activities other than timing are not reported."""
     said = Said(terminal=False)
     said.progress.done(CELLS[0], TIMED, 0)
     said.progress.show("the machine")
@@ -110,7 +110,7 @@ def test_elsewhere_a_line_is_printed_now_and_then() -> None:
 
 @pytest.mark.parametrize("quiet", [True, False])
 def test_without_a_console_nothing_is_printed(quiet: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    """As with -q; with one the same steps print a line."""
+    """With -q there is no console; with one the same steps print a line."""
     now = iter([0.0, EVERY, 2 * EVERY])
     progress = Progress(None if quiet else Console(), lambda: next(now))
     progress.begin(CELLS, 1, lambda cell: 0)
@@ -131,7 +131,7 @@ def test_a_resumed_run_counts_what_was_done_before() -> None:
 
 @pytest.mark.parametrize("process_run", [0, 1, 2])
 def test_the_last_cell_of_a_process_run_is_the_last_number(process_run: int) -> None:
-    """N of n."""
+    """The line says N of n."""
     said = Said(terminal=True)
     for each in range(process_run + 1):
         for cell in CELLS:

@@ -1,4 +1,4 @@
-"""The protocol of a cell: what is checked when, and what a wrong answer leads to."""
+"""The protocol of a cell: what is checked when, and the effect of a wrong answer."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def right(number: int) -> np.ndarray:
 
 
 def opened(output: np.ndarray, **rest: Any) -> Opened:
-    """A first call that returned an output."""
+    """A first call that returned this output."""
     return Opened("returned", results={"output": output}, **rest)
 
 
 def last(output: np.ndarray, **rest: Any) -> Batch:
-    """A last batch whose fresh call returned an output."""
+    """A last batch whose fresh call returned this output."""
     return Batch("returned", "", (0.1, 0.2), results={"output": output}, **rest)
 
 
 class Answers:
-    """A stand-in for the processes: given answers by job, and which jobs were asked for."""
+    """A stand-in for the processes: given answers by job, and the jobs that were requested."""
 
     def __init__(self, opened: Any, batch: Any = None, warm: Any = WARM, again: Any = None) -> None:
         again = again or Crashed("it is gone", "")
@@ -64,28 +64,28 @@ class Answers:
         return answer
 
     def end(self, implementation: Implementation) -> None:
-        """Remember it among the jobs."""
+        """Record it among the jobs."""
         self.jobs.append("ended")
 
     def spent(self, implementation: Implementation) -> Spent | None:
-        """Nobody waited."""
+        """No job waited."""
         return None
 
 
 def protocol(answers: Answers) -> Protocol:
-    """The protocol with given answers, of an implementation without keywords."""
+    """The protocol with given answers, for an implementation without keywords."""
     return Protocol(answers, Plan(least_calls=5, limit=5.0), lambda implementation: frozenset())
 
 
 def measure(answers: Answers, cell: Cell = CELL, same: Protocol | None = None) -> ProcessRun:
-    """A process run of a cell with nothing but its last batch, by given answers."""
+    """A process run of a cell with only its last batch, with given answers."""
     using = same or protocol(answers)
     using.admit(cell)
     return using.close(using.open(cell), Outcome(), "time budget")
 
 
 def test_a_right_cell_gives_its_samples_and_share() -> None:
-    """Samples, what was paid before them, and a share below 1 come back, and the cell is closed."""
+    """Samples, their preparation costs, and a share below 1 are returned, and the cell is closed."""
     answers = Answers(opened(right(FIRST), prepare_seconds=2.0, first_call_seconds=3.0), last(right(LAST)))
     process_run = measure(answers)
     assert process_run.batches == ((0.1, 0.2),)
@@ -95,7 +95,7 @@ def test_a_right_cell_gives_its_samples_and_share() -> None:
 
 
 def test_waiting_for_a_core_is_a_share_of_the_timed_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """0.3 of 1.2 seconds; nothing is said before any job, of calls on all cores, and where the system does not tell."""
+    """The share is 0.3 of 1.2 s; there is none before any job, for calls on all cores, or without the system's data."""
     monkeypatch.setattr(protocols, "usable_cores", lambda: 2)
     answers = Answers(opened(right(FIRST)), last(right(LAST), call_seconds=0.3, made=2))
     using = protocol(answers)
@@ -116,18 +116,18 @@ def test_a_wrong_first_output_is_invalid_and_never_sampled() -> None:
 
 
 def outputs(*wrong: bool) -> list[Batch]:
-    """Equal calls on the first input set, wrong ones among them."""
+    """Results of equal calls on the first input set, some of them wrong."""
     return [last(right(FIRST) + np.float32(0.01 * each)) for each in wrong]
 
 
 def wrong_once(**rest: Any) -> Answers:
-    """Answers whose first call alone is wrong."""
+    """Answers of which only that to the first call is wrong."""
     again = outputs(False, False, False, False, False)
     return Answers(opened(right(FIRST) + np.float32(0.01)), last(right(LAST)), again=again, **rest)
 
 
 def test_a_result_that_is_wrong_once_is_unstable_and_timed() -> None:
-    """The first call alone is wrong: there are times, and of how many equal calls it is true."""
+    """Only the first call is wrong: the cell has times, and the number of equal calls that are wrong."""
     answers = wrong_once()
     process_run = measure(answers)
     assert process_run.batches == ((0.1, 0.2),)
@@ -140,7 +140,7 @@ def test_a_result_that_is_wrong_once_is_unstable_and_timed() -> None:
 
 
 def test_a_result_that_is_wrong_at_first_sight_of_inputs_is_invalid() -> None:
-    """On the first inputs and on new ones, each right when it is asked again: no call of a user is right."""
+    """First calls on first and new inputs are wrong, but right when repeated: every call of a user would be wrong."""
     answers = wrong_once()
     answers.answers["batch"] = last(right(LAST) + np.float32(0.01))
     answers.answers["again"] += [last(right(LAST))] * 5
@@ -151,7 +151,7 @@ def test_a_result_that_is_wrong_at_first_sight_of_inputs_is_invalid() -> None:
 
 @pytest.mark.parametrize("new", [False, True])
 def test_a_last_result_that_is_wrong_is_asked_on_new_inputs_too(new: bool) -> None:
-    """Right when it is called again on the same inputs: unstable, unless it is wrong on unseen ones as well."""
+    """A result that is right when repeated on the same inputs is unstable, unless unseen inputs are wrong as well."""
     again = [last(right(LAST))] * 5 + [last(right(UNSEEN) + np.float32(0.01 * new))] + [last(right(UNSEEN))] * 5 * new
     answers = Answers(opened(right(FIRST)), last(right(LAST) + np.float32(0.01)), again=again)
     if new:
@@ -162,7 +162,7 @@ def test_a_last_result_that_is_wrong_is_asked_on_new_inputs_too(new: bool) -> No
 
 
 def test_an_unstable_cell_goes_on_and_is_counted_by_process_run() -> None:
-    """Its outcome has all process runs, and in how many of them a result was wrong."""
+    """The outcome has all process runs, and the number of those with a wrong result."""
     runs = (measure(wrong_once()), measure(Answers(opened(right(FIRST)), last(right(LAST)))))
     outcome = Outcome().with_run(runs[0]).with_run(runs[1])
     assert (outcome.kind, outcome.clause) == (UNSTABLE, "SDPA-25")
@@ -173,21 +173,21 @@ def test_an_unstable_cell_goes_on_and_is_counted_by_process_run() -> None:
 
 
 def test_a_result_that_is_wrong_each_fifth_time_is_unstable() -> None:
-    """Two of six."""
+    """Two of six calls are wrong."""
     answers = Answers(opened(right(FIRST) + np.float32(0.01)), again=outputs(False, False, False, False, True))
     with pytest.raises(Invalid, match="unstable: 2 of 6 calls on the same inputs are wrong"):
         measure(answers)
 
 
 def test_a_result_that_is_wrong_each_time_is_not_called_unstable() -> None:
-    """It is wrong as before."""
+    """A result that is always wrong is reported as before."""
     answers = Answers(opened(right(FIRST) + np.float32(0.01)), again=outputs(True, True, True, True, True))
     with pytest.raises(Invalid, match=r"^invalid: SDPA-25: 64 of 64 checked"):
         measure(answers)
 
 
 def test_the_known_cause_of_a_first_call_is_named_for_torch() -> None:
-    """On the CPU, where MKL computes."""
+    """The cause applies on the CPU, where MKL computes."""
     target = replace(CELL.target, implementation=replace(CELL.target.implementation, framework=Framework.TORCH))
     process_run = measure(wrong_once(), replace(CELL, target=target))
     assert process_run.unstable is not None
@@ -195,7 +195,7 @@ def test_the_known_cause_of_a_first_call_is_named_for_torch() -> None:
 
 
 def test_an_output_that_belongs_to_other_inputs_is_invalid() -> None:
-    """A function that returns what it computed for the first set fails the check after the timing."""
+    """A function that returns its result for the first set fails the check after the timing."""
     answers = Answers(opened(right(FIRST)), last(right(FIRST)))
     with pytest.raises(Invalid, match="SDPA-25"):
         measure(answers)
@@ -203,7 +203,7 @@ def test_an_output_that_belongs_to_other_inputs_is_invalid() -> None:
 
 
 def test_an_output_that_changes_after_the_call_is_invalid() -> None:
-    """Even if it was right when it was copied."""
+    """The output is invalid even if it was right when it was copied."""
     with pytest.raises(Invalid, match="asynchronous return: it returns before it is done: output changed"):
         measure(Answers(opened(right(FIRST)), last(right(LAST), unsettled=("output",))))
 
@@ -221,7 +221,7 @@ def test_a_wrong_dtype_is_invalid_by_its_clause() -> None:
 
 
 def test_unsupported_is_skipped_with_the_reason() -> None:
-    """What an implementation does not have is not a failure."""
+    """A missing feature is not a failure."""
     with pytest.raises(Skipped, match=r"^unsupported: no such kernel$"):
         measure(Answers(Opened("unsupported", "no such kernel")))
 
@@ -258,7 +258,7 @@ def test_a_cell_over_the_limit_is_skipped_and_predicts_the_longer_ones() -> None
 
 
 def test_a_call_that_is_longer_than_a_batch_is_a_batch() -> None:
-    """No second one is made in the same batch."""
+    """A batch of such a call has no second call."""
     asked: list[Any] = []
 
     class Asked(Answers):
@@ -273,7 +273,7 @@ def test_a_call_that_is_longer_than_a_batch_is_a_batch() -> None:
 
 
 def test_a_process_run_has_fresh_inputs_of_its_own() -> None:
-    """But for the checked ones: what an earlier one left on the disk is of no use to calls that see no others."""
+    """Only the checked inputs are shared, so what an earlier run left on the disk does not help the other calls."""
     asked: list[Any] = []
 
     class Asked(Answers):
@@ -290,7 +290,7 @@ def test_a_process_run_has_fresh_inputs_of_its_own() -> None:
 
 
 def test_batches_grow_once_a_call_is_quick() -> None:
-    """A machine that was busy during the warm calls does not make every later batch a single call."""
+    """A machine that was busy during the warm calls does not reduce every later batch to a single call."""
     live = Live(CELL, opened(right(FIRST)), 0.0, call_seconds=0.5)
     using = protocol(Answers(None, Batch("returned", seconds=(0.001,))))
     using.batch(live)
@@ -298,14 +298,14 @@ def test_batches_grow_once_a_call_is_quick() -> None:
 
 
 def test_threads_are_those_of_all_batches_together() -> None:
-    """A short batch, whose CPU time is known in coarse steps alone, does not decide."""
+    """A short batch, whose CPU time is only coarsely known, does not decide."""
     batches = [Batch("returned", seconds=(0.001,), cores=7.0), Batch("returned", seconds=(0.01, 0.01), cores=1.9)]
     assert Live(CELL, opened(right(FIRST)), 0.0, 0.01, batches).threads == 2
     assert Live(CELL, opened(right(FIRST)), 0.0, 0.01, [Batch("returned", seconds=(1.0,))]).threads == 1
 
 
 def test_a_keyword_that_is_not_accepted_is_unsupported() -> None:
-    """A causal workload is not put to an implementation without ``is_causal``."""
+    """A causal workload is not run on an implementation without ``is_causal``."""
     answers = Answers(Opened("returned"))
     with pytest.raises(Skipped, match="unsupported: no keyword is_causal"):
         measure(answers, Cell(CELL.target, Workload(1, 2, 4, 8, is_causal=True)))
@@ -319,7 +319,7 @@ def test_running_out_of_memory_is_skipped_with_the_reason() -> None:
 
 
 def test_what_would_not_fit_is_never_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason has what the cell needs and what is free, and no worker hears of it."""
+    """The reason has the memory that the cell needs and that is free, and no worker is asked."""
     monkeypatch.setattr(limits, "available", lambda: 2**30)
     answers = Answers(opened(right(FIRST)))
     with pytest.raises(Skipped, match=r"needs \d+\.\d GiB, 1\.0 GiB are free"):
@@ -328,7 +328,7 @@ def test_what_would_not_fit_is_never_tried(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_past_keys_need_an_implementation_with_a_cache() -> None:
-    """One without the keywords is not timed."""
+    """An implementation without the keywords is not timed."""
     answers = Answers(Opened("returned"))
     decode = Workload(1, 2, 4, 1, kind="decode", other=8)
     with pytest.raises(Skipped, match="unsupported: no keyword is_causal, past_key, past_value"):

@@ -1,4 +1,4 @@
-"""What is expected is computed once, and shared."""
+"""Expected results are computed once, and shared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONE, OTHER, LOOSE = (
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The input sets for which the reference was asked."""
+    """The input sets for which the reference was computed."""
     asked: list[int] = []
     expect = checks.expect
 
@@ -34,7 +34,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_implementations_share_what_is_expected(computed: list[int]) -> None:
-    """Of the first set and of a fresh one, over all process runs; a looser profile has its own bound."""
+    """The first set and a fresh one are shared over all process runs; a looser profile has its own bound."""
     kept = References()
     for _ in range(3):
         for target in (ONE, OTHER):
@@ -46,7 +46,7 @@ def test_implementations_share_what_is_expected(computed: list[int]) -> None:
 
 
 def test_inputs_are_those_that_the_worker_makes() -> None:
-    """The first set, and fresh ones by their numbers."""
+    """The first set is the same, and fresh ones by their numbers."""
     kept = References()
     first = arguments.make(WORKLOAD, "float32", 0)
     fresh, _ = arguments.fresh(WORKLOAD, *first, 5)
@@ -56,14 +56,14 @@ def test_inputs_are_those_that_the_worker_makes() -> None:
 
 
 def test_a_seed_draws_other_inputs() -> None:
-    """Those that the worker makes that is given it."""
+    """The inputs are those of a worker with that seed."""
     drawn, _ = arguments.make(WORKLOAD, "float32", 7)
     assert np.array_equal(References(7).call(ONE, WORKLOAD, FIRST).arrays["q"], drawn["q"])
     assert not np.array_equal(References().call(ONE, WORKLOAD, FIRST).arrays["q"], drawn["q"])
 
 
 def test_a_seed_draws_other_rows() -> None:
-    """A kernel that computes the rows alone that another run checked is wrong in this one."""
+    """A kernel that computes only the rows that an earlier run checked is wrong in this run."""
     workload = Workload(1, 2, 8, 512)
 
     def rows(seed: int) -> list[int]:
@@ -78,7 +78,7 @@ def test_a_seed_draws_other_rows() -> None:
 
 
 def test_a_fresh_set_that_is_needed_once_is_not_kept() -> None:
-    """It is the same as one that is."""
+    """A set that is drawn again is equal to one that is kept."""
     kept = References()
     once = kept.call(ONE, WORKLOAD, 5, keep=False)
     assert len(kept._inputs) == 1
@@ -86,7 +86,7 @@ def test_a_fresh_set_that_is_needed_once_is_not_kept() -> None:
 
 
 def test_another_workload_has_its_own(computed: list[int]) -> None:
-    """Inputs of the one before are forgotten, what was expected of them is not."""
+    """Inputs of the earlier workload are dropped, but not its expected results."""
     kept = References()
     for workload in (WORKLOAD, Workload(1, 2, 4, 9), WORKLOAD):
         assert kept.call(ONE, workload, FIRST).arrays["q"].shape[2] == workload.length
@@ -95,7 +95,7 @@ def test_another_workload_has_its_own(computed: list[int]) -> None:
 
 
 def test_only_so_much_is_kept(computed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond that the oldest is computed again."""
+    """Beyond the limit the oldest is computed again."""
     monkeypatch.setattr("attention_conformance.bench.validity.checks.KEPT", 1)
     kept = References()
     for number in (0, 1, 0):

@@ -1,4 +1,4 @@
-"""The machine's rooflines: who may reach them, what is measured, and which sample counts."""
+"""The machine's rooflines: which frameworks measure them, what is measured, and which sample counts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from attention_conformance.impls.process.pool import Crashed
 
 pytestmark = pytest.mark.slow
 
-#: The module that has to be there for a framework.
+#: The module that must be installed for a framework.
 NEEDED = {Framework.NUMPY: "numpy", Framework.TORCH: "torch", Framework.JAX: "jax", Framework.ONNXRUNTIME: "onnx"}
 
 
 @pytest.mark.parametrize("framework", Framework)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_product_of_a_framework_is_the_product(framework: Framework, dtype: str) -> None:
-    """What is timed multiplies matrices, in the precision of their dtype."""
+    """The timed call multiplies matrices, in the precision of their dtype."""
     pytest.importorskip(NEEDED[framework])
     arrays = backend(framework)
     a, b = (np.random.default_rng(seed).random((96, 96)).astype(dtype) for seed in range(2))
@@ -36,7 +36,7 @@ def test_the_product_of_a_framework_is_the_product(framework: Framework, dtype: 
 
 @pytest.mark.parametrize("framework", [Framework.NUMPY, Framework.TORCH, Framework.JAX])
 def test_a_copy_has_a_bandwidth(framework: Framework, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of those that can."""
+    """Every framework with a copy has a bandwidth."""
     pytest.importorskip(NEEDED[framework])
     monkeypatch.setitem(module.COPIED, "cpu", 2**20)
     (found,) = bandwidth(framework, "cpu", 0.0)
@@ -46,14 +46,14 @@ def test_a_copy_has_a_bandwidth(framework: Framework, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(("framework", "added"), [(Framework.NUMPY, 0), (Framework.TORCH, 0), (Framework.JAX, 1)])
 def test_a_copy_reads_and_writes_every_element(framework: Framework, added: int) -> None:
-    """Once each, also where threads share the work; JAX adds 1, or it would not have to write anything."""
+    """Every element is read and written once, also if threads share the work; JAX adds 1 to force a write."""
     pytest.importorskip(NEEDED[framework])
     arrays, given = backend(framework), np.arange(1001, dtype=np.float32)
     assert np.array_equal(arrays.get(arrays.copy(arrays.put(given.copy(), "cpu"))()), given + added)
 
 
 def test_a_framework_without_a_copy_has_no_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ONNX Runtime leaves it to the others."""
+    """ONNX Runtime has no copy."""
     pytest.importorskip("onnxruntime")
     monkeypatch.setitem(module.COPIED, "cpu", 2**20)
     assert bandwidth(Framework.ONNXRUNTIME, "cpu", 0.0) == []
@@ -66,14 +66,14 @@ def test_a_dtype_without_a_product_has_no_sample() -> None:
 
 
 def test_a_slow_product_is_measured_at_a_small_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A side is not doubled if the calls that it needs would take too long."""
+    """The side is not doubled if the calls at that size would take too long."""
     monkeypatch.setattr(module, "MOST", 0.0)
     (found,) = product(Framework.NUMPY, "cpu", "float32", 0.0)
     assert found.size == module.LEAST_SIDE
 
 
 def ticking(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> Callable[[], None]:
-    """A call that takes the given seconds in turn, on a clock of its own."""
+    """A call that takes these times in turn, on a clock of its own."""
     now, coming = [0.0], list(seconds)
     monkeypatch.setattr("attention_conformance.bench.roofline.peaks.time.perf_counter", lambda: now[0])
 
@@ -84,7 +84,7 @@ def ticking(monkeypatch: pytest.MonkeyPatch, *seconds: float) -> Callable[[], No
 
 
 def test_a_small_product_counts_where_large_ones_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peak that is too low would have honest kernels seem too fast."""
+    """A peak that is too low would make honest kernels seem too fast."""
     seconds = iter([2 * 256**3 / 8e10, 10.0, 10.0])
     monkeypatch.setattr(module, "_fastest", lambda *_: next(seconds))
     (found,) = product(Framework.NUMPY, "cpu", "float32", 0.1)
@@ -92,19 +92,19 @@ def test_a_small_product_counts_where_large_ones_wait_for_others(monkeypatch: py
 
 
 def test_the_fastest_call_counts_but_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first one warms up."""
+    """The first call warms up."""
     call = ticking(monkeypatch, 0.1, 0.9, 0.5, 0.7)
     assert module._fastest(backend(Framework.NUMPY), "cpu", call, 0.0) == pytest.approx(0.5)
 
 
 def test_calls_are_made_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At least three, and more until their seconds are used up."""
+    """There are at least three calls, and more until the time is used up."""
     call = ticking(monkeypatch, 0.5, *[0.5] * 5, 0.25, 0.5)
     assert module._fastest(backend(Framework.NUMPY), "cpu", call, 2.6) == pytest.approx(0.25)
 
 
 def test_the_best_framework_has_the_roofline() -> None:
-    """Of products and of copies apart; every sample is kept."""
+    """Products and copies are compared separately; every sample is kept."""
     samples = (
         Sample("torch", "flops", 5.0, 8),
         Sample("numpy", "flops", 7.0, 8),
@@ -115,12 +115,12 @@ def test_the_best_framework_has_the_roofline() -> None:
 
 
 def test_no_sample_is_no_roofline() -> None:
-    """Not a roofline of zero."""
+    """The roofline is missing, not zero."""
     assert roofline("cpu", "float16", []) == Roofline("cpu", "float16", None, "", None, "")
 
 
 class Answers:
-    """A stand-in for the pool: answers by framework and question, and what was asked."""
+    """A stand-in for the pool: answers by framework and question, and the questions."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers = answers
@@ -142,7 +142,7 @@ def target(name: str, framework: Framework, dtype: str) -> Target:
 
 
 def test_each_framework_is_asked_once_for_a_device_and_dtype() -> None:
-    """However many implementations it has, and for the bandwidth once for all dtypes."""
+    """The number of its implementations does not matter, and all dtypes share the bandwidth."""
     pool: Any = Answers({Framework.TORCH: 1.0, Framework.NUMPY: 2.0})
     targets = [target(n, Framework.TORCH, d) for n in ("a", "b") for d in ("float32", "float16")]
     found = rooflines(pool, [*targets, target("c", Framework.NUMPY, "float32")])
@@ -170,7 +170,7 @@ def test_each_framework_is_asked_once_for_a_device_and_dtype() -> None:
 def test_a_kernel_in_tf32_is_held_against_the_units_that_it_uses(
     monkeypatch: pytest.MonkeyPatch, device: str, profile: Profile, asked: tuple[str, ...]
 ) -> None:
-    """On a GPU a float32 product does not use them, so one in bfloat16 is made, whose peak is kept apart."""
+    """On a GPU float32 products do not use the TF32 units, so a bfloat16 one is timed; its peak is kept separately."""
     made: list[str] = []
 
     def ask(pool: Any, implementation: Any, question: str, framework: Any, device: str, dtype: str, *_: Any) -> Any:
@@ -186,7 +186,7 @@ def test_a_kernel_in_tf32_is_held_against_the_units_that_it_uses(
 
 
 def test_a_framework_that_crashes_leaves_the_roofline_to_the_others() -> None:
-    """A process that dies is no reason to have no roofline."""
+    """The others still give a roofline."""
     pool: Any = Answers({Framework.TORCH: Crashed("killed", ""), Framework.NUMPY: 2.0})
     found = rooflines(pool, [target(f, f, "float32") for f in (Framework.TORCH, Framework.NUMPY)])
     assert found[0].flops_by == "numpy"

@@ -1,4 +1,4 @@
-"""Sampling in the worker: when it stops, over which inputs, and what it does with an implementation that refuses."""
+"""Sampling in the worker: when it stops, on which inputs, and what it does if an implementation refuses."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ pytestmark = pytest.mark.slow
 
 WORKLOAD = Workload(1, 1, 2, 3)
 
-#: What the stand-ins below saw.
+#: Observations of the stand-ins below.
 SEEN: list[Any] = []
 
 
 def copy_of_v(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Remember the input and whether the garbage collector was on; right for one key only."""
+    """Record the input and whether the garbage collector was on; right for one key only."""
     SEEN.append((float(q.flat[0]), gc.isenabled()))
     return v.copy()
 
 
 def layer(x_q: np.ndarray, w_q: np.ndarray, w_k: np.ndarray, w_v: np.ndarray, **keywords: Any) -> np.ndarray:
-    """Remember the input and which arrays the weights are."""
+    """Record the input and the identities of the weights."""
     SEEN.append((float(x_q.flat[0]), id(w_q), id(keywords["w_o"]), id(keywords["b_v"])))
     return x_q.copy()
 
 
 def refuses(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Unsupported."""
+    """Refuses the call."""
     raise NotImplementedError("no such kernel")
 
 
@@ -63,12 +63,12 @@ def works(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def large(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """More than any machine has."""
+    """Needs more memory than any machine has."""
     return np.ones(2**50)
 
 
 def breaks(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Wrong from the second call on."""
+    """Raises from the second call on."""
     SEEN.append(None)
     if len(SEEN) > 1:
         raise ValueError("out of luck\nand more")
@@ -81,7 +81,7 @@ def _nothing_seen() -> None:
 
 
 def opened(function: Any) -> Opened:
-    """Open a cell "it" of one of the stand-ins."""
+    """Open a cell "it" with one of the stand-ins."""
     implementation = Implementation(function.__name__, f"{__name__}:{function.__name__}")
     return sampler.open_cell("it", implementation, WORKLOAD, "float32", "cpu")
 
@@ -93,7 +93,7 @@ def firsts(*seeds: int) -> set[float]:
 
 
 def test_input_sets_have_the_numbers_of_the_first_at_other_places() -> None:
-    """And the first is the drawn one, of which the results are known."""
+    """The first set is the drawn one, whose results are known."""
     opened(copy_of_v)
     first, second, third = (given["q"].ravel() for given in sampler.bare("it")[1])
     assert np.array_equal(first, arguments.make(WORKLOAD, "float32", 0)[0]["q"].ravel())
@@ -110,7 +110,7 @@ def test_a_batch_is_over_once_its_seconds_are(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_batch_is_over_at_its_most_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Very fast calls do not fill the result file."""
+    """Very fast calls do not inflate the result file."""
     opened(copy_of_v)
     monkeypatch.setattr(sampler._Cell, "time_call", lambda self, native, **how: (0.0, self.run(**native)))
     assert len(sampler.batch("it", 1.0, 40, 1).seconds) == 40
@@ -140,7 +140,7 @@ def test_input_sets_are_rotated_and_the_last_call_has_inputs_never_seen() -> Non
 
 
 def test_a_layer_that_has_seen_its_parameters_sees_them_again() -> None:
-    """What it prepared of them, as torch's modules hold theirs, is no part of a call; its input is new all the same."""
+    """Preparing parameters, as torch's modules do, is no part of a call; the input is still new."""
     one = Implementation("layer", f"{__name__}:layer", operator="mha")
     sampler.open_cell("it", one, Workload(1, 2, 8, 16, kind="mha"), "float32", "cpu")
     sampler.batch("it", 60.0, 6, 0)
@@ -150,7 +150,7 @@ def test_a_layer_that_has_seen_its_parameters_sees_them_again() -> None:
 
 
 def test_a_batch_is_taken_without_the_garbage_collector() -> None:
-    """It is on before and after, and off in between."""
+    """The collector is on before and after, and off in between."""
     opened(copy_of_v)
     SEEN.clear()
     sampler.batch("it", 60.0, 6, 1)
@@ -159,7 +159,7 @@ def test_a_batch_is_taken_without_the_garbage_collector() -> None:
 
 
 def test_the_last_batch_sends_the_results_of_its_fresh_call() -> None:
-    """They can be checked, as the fresh inputs can be made again from their number; other batches send none."""
+    """The results can be checked, as fresh inputs can be regenerated from their number; other batches send none."""
     opened(copy_of_v)
     first = arguments.make(WORKLOAD, "float32", 0)
     arrays, _ = arguments.fresh(WORKLOAD, *first, 0)
@@ -169,7 +169,7 @@ def test_the_last_batch_sends_the_results_of_its_fresh_call() -> None:
 
 
 def test_calls_that_follow_something_else_are_not_among_the_samples() -> None:
-    """The first of a batch, and the one after small results were read."""
+    """These are the first call of a batch, and the one after small results were read."""
     opened(copy_of_v)
     SEEN.clear()
     assert len(sampler.batch("it", 60.0, 6, 1).seconds) == 6
@@ -177,7 +177,7 @@ def test_calls_that_follow_something_else_are_not_among_the_samples() -> None:
 
 
 def test_calls_before_the_samples_fill_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls of an eighth of a second, of which eight lead in; with none asked for there is one."""
+    """Eight calls of an eighth of a second lead in; with no lead time there is one."""
     opened(copy_of_v)
     monkeypatch.setattr(sampler._Cell, "time_call", lambda self, native, **how: (0.125, self.run(**native)))
     for lead, calls in ((1.0, 8), (0.0, 1)):
@@ -187,33 +187,33 @@ def test_calls_before_the_samples_fill_their_time(monkeypatch: pytest.MonkeyPatc
 
 
 def test_cores_at_work_are_measured() -> None:
-    """A call that sleeps uses none, one that computes uses one."""
+    """A call that sleeps uses no core, one that computes uses one."""
     for function, low, high in ((sleeps, 0.0, 0.05), (works, 0.05, 1.1)):
         opened(function)
         assert low <= sampler.batch("it", 60.0, 6, 1).cores <= high
 
 
 def test_warm_calls_end_once_they_took_long_enough() -> None:
-    """One call on each set, or a single one of a slow implementation."""
+    """There is one call on each set, or a single one of a slow implementation."""
     opened(copy_of_v)
     assert len(sampler.warm("it", 60.0).seconds) == 3
     assert len(sampler.warm("it", 1e-12).seconds) == 1
 
 
 def test_a_cell_that_is_not_open_is_lost() -> None:
-    """A process that died between two jobs has forgotten its cells."""
+    """A process that died between two jobs has lost its cells."""
     assert sampler.batch("another", 1.0, 6, 1).status == "lost"
 
 
 def writes_later(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Returns at once; a thread fills the output in a little later."""
+    """Returns at once; a thread fills the output a little later."""
     output = np.zeros_like(v)
     threading.Timer(0.005, lambda: output.__setitem__(..., v)).start()
     return output
 
 
 def test_results_that_change_after_the_call_are_seen() -> None:
-    """Copies of right after the call are what counts, and what changed is named."""
+    """Copies made right after the call count, and changed results are named."""
     opened(writes_later)
     last = sampler.batch("it", 0.001, 3, 0, True)
     assert last.unsettled == ("output",)
@@ -241,12 +241,12 @@ def test_an_array_that_does_not_fit_is_no_wrong_result() -> None:
     ],
 )
 def test_out_of_memory_is_known_by_what_libraries_raise(error: Exception, status: str) -> None:
-    """NumPy, PyTorch and XLA each in their way; another error is the implementation's."""
+    """NumPy, PyTorch and XLA each have their own; another error is the implementation's."""
     assert kind(error) == status
 
 
 def test_an_exception_while_sampling_is_an_answer() -> None:
-    """What an implementation raises is told in one line, and the worker goes on."""
+    """The exception is reported in one line, and the worker continues."""
     assert opened(breaks).status == "returned"
     batch = sampler.batch("it", 1.0, 6, 1)
     assert (batch.status, batch.text) == ("raised", "ValueError: out of luck")
@@ -259,15 +259,15 @@ def test_preparation_and_the_first_call_are_timed_apart() -> None:
     assert answer.first_call_seconds > 0
 
 
-#: What is left of 64 MiB if this process gives back a few of what it had before, as pytest's own may.
+#: The rest of 64 MiB if this process frees a little earlier memory, as pytest's may be.
 LEAST = 2**26 - 2**22
 
-#: What the hoarder below keeps.
+#: Memory that the hoarder below keeps.
 KEPT: list[Any] = []
 
 
 def hoards(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Takes 64 MiB in the first call ever, and keeps them for later ones, as XLA does."""
+    """Takes 64 MiB in the first call ever, and keeps it for later ones, as XLA does."""
     KEPT[:] = KEPT or [np.ones(2**23)]
     return v.copy()
 
@@ -286,7 +286,7 @@ def test_memory_that_an_earlier_call_left_is_counted() -> None:
 
 
 def held_when_closed(name: str, lengths: list[int]) -> list[float]:
-    """MiB that this process holds after cells of these lengths were opened, called and closed, one after the other."""
+    """MiB that this process holds after each of these lengths was opened, called and closed in turn."""
     implementation, found = builtin()[name], []
     for length in lengths:
         answer = sampler.open_cell("it", implementation, Workload(1, 8, 64, length), "float32", "cpu")
@@ -309,7 +309,7 @@ def held_when_closed(name: str, lengths: list[int]) -> list[float]:
     ],
 )
 def test_a_closed_cell_leaves_no_memory_behind(name: str) -> None:
-    """Of calls with 32 MiB of scores and more nothing stays with the process, though it keeps what is freed."""
+    """Calls with 32 MiB of scores and more leave nothing in the process, though it keeps freed memory."""
     if builtin()[name].missing():
         pytest.skip("not installed")
     with closing(Worker(allocator.environment())) as worker:

@@ -1,4 +1,4 @@
-"""A session: which cells are measured together, in which order, and what later process runs build on."""
+"""A session: which cells are measured together, in which order, and how later process runs build on earlier ones."""
 
 from __future__ import annotations
 
@@ -51,34 +51,34 @@ def again(q: Any, k: Any, v: Any) -> np.ndarray:
 
 
 def wrong(q: Any, k: Any, v: Any) -> np.ndarray:
-    """A hundredth too much."""
+    """Attention times 1.01."""
     return attention(q, k, v) * np.float32(1.01)
 
 
-#: Calls that the one below has got.
+#: Calls of the function below.
 CALLS: list[int] = []
 
 
 def wrong_in_time(q: Any, k: Any, v: Any) -> np.ndarray:
-    """Right for the first process run's dozens of calls, and wrong after a while."""
+    """Right for the first process run's dozens of calls, and wrong later."""
     CALLS.append(1)
     return attention(q, k, v) * (1 if len(CALLS) < 100 else np.float32(1.01))
 
 
 def dies(q: Any, k: Any, v: Any) -> np.ndarray:
-    """Take the process with it."""
+    """Kill the process."""
     os.kill(os.getpid(), signal.SIGABRT)
     return attention(q, k, v)
 
 
 class Checkpoint:
-    """A stand-in that keeps what it is told."""
+    """A stand-in that keeps the lines that it is given."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, int]] = []
 
     def add(self, cell: str, outcome: Outcome, process_run: int) -> None:
-        """Remember a line."""
+        """Record a line."""
         self.lines.append((cell, outcome.kind, process_run))
 
 
@@ -90,7 +90,7 @@ def planned(cells: Sequence[Cell], checkpoint: Any = None, plan: Plan = QUICK, *
 
 
 def test_process_run_after_process_run_covers_all_workloads() -> None:
-    """Every cell is measured once before any is measured again; the cells of a workload together."""
+    """Every cell is measured once before any is measured again; a workload's cells are measured together."""
     kept = Checkpoint()
     cells = [cell(one, name) for one in (attention, again) for name in (LONG, SHORT)]
     planned(cells, kept, Plan(seconds=0.01, process_runs=2, limit=60)).run()
@@ -100,7 +100,7 @@ def test_process_run_after_process_run_covers_all_workloads() -> None:
 
 
 def test_a_cell_that_is_invalid_in_a_later_process_run_has_no_timing() -> None:
-    """It has no process run more, and the others are not disturbed."""
+    """It gets no further process run, and the others are not disturbed."""
     CALLS.clear()
     plan = Plan(seconds=0.05, process_runs=4, limit=60, noise=0, most_calls=200)
     wrong, right = outcomes(cell(wrong_in_time, SHORT), cell(attention, SHORT), plan=plan).values()
@@ -110,7 +110,7 @@ def test_a_cell_that_is_invalid_in_a_later_process_run_has_no_timing() -> None:
 
 
 def test_cells_of_a_process_that_dies_when_one_is_opened_are_opened_again() -> None:
-    """Those before it and those after it, though they were opened beside another process; only it is invalid."""
+    """Cells before and after it are opened again, though opened beside another process; only it is invalid."""
     shared = [cell(one, SHORT, worker="shared") for one in (attention, dies, again)]
     found = outcomes(*shared, cell(attention, LONG, worker="alone"), cell(wrong_in_time, SHORT), in_process=False)
     kinds = [found[one].kind for one in shared]
@@ -120,7 +120,7 @@ def test_cells_of_a_process_that_dies_when_one_is_opened_are_opened_again() -> N
 
 
 def test_a_cell_that_is_opened_again_is_unstable_still() -> None:
-    """A result that was wrong once before its process died was so in this process run, as was its worst share."""
+    """A result that was wrong once before its process died counts in this process run, as does its worst share."""
     shared = [cell(attention, SHORT, worker="shared"), cell(again, SHORT, worker="shared")]
     using = planned(shared).protocol
     ended: dict[Cell, Outcome] = {}
@@ -147,7 +147,7 @@ def test_a_cell_that_is_opened_again_is_unstable_still() -> None:
 
 
 def test_cells_are_opened_side_by_side_and_what_that_raises_is_theirs() -> None:
-    """Each once, before the first batch; one that is wrong at its first call is invalid, and the others are timed."""
+    """Each is opened once, before the first batch; one that is wrong at first is invalid, and the others are timed."""
     cells = [cell(attention, SHORT), cell(wrong, SHORT), cell(again, SHORT)]
     using = planned(cells).protocol
     opened: list[str] = []
@@ -174,7 +174,7 @@ def test_cells_are_opened_side_by_side_and_what_that_raises_is_theirs() -> None:
 
 
 def test_what_was_measured_before_is_not_measured_again() -> None:
-    """A resumed session makes the process runs that are missing, and keeps the others as they were."""
+    """A resumed session makes the missing process runs, and keeps the others unchanged."""
     done, begun, ended, new = (cell(one, name) for one in (attention, again) for name in (SHORT, LONG))
     old = ProcessRun(((0.5,) * 5,), 0.1)
     known = {
@@ -191,7 +191,7 @@ def test_what_was_measured_before_is_not_measured_again() -> None:
 
 
 def test_cells_that_do_not_fit_together_are_measured_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each part fits; a cell that does not fit is not admitted in the first place."""
+    """Each part fits; a cell that does not fit is not admitted."""
     cells = [cell(attention, "prefill-b1h8d64s512") for _ in range(5)]
     w = cells[0].workload
     call = predict.quadratic_bytes(w, "float32")
@@ -204,7 +204,7 @@ def test_cells_that_do_not_fit_together_are_measured_in_parts(monkeypatch: pytes
 
 
 def test_batches_are_taken_in_another_order_in_every_pass() -> None:
-    """Of four cells that need several batches; the same seed gives the same orders."""
+    """Four cells need several batches; the same seed gives the same orders."""
     cells = [
         Cell(Target(Implementation(name, f"{__name__}:attention"), "cpu", "float32"), cell(attention, SHORT).workload)
         for name in "abcd"

@@ -50,7 +50,7 @@ NAMES = ("prefill-b1h2d8s16", "prefill-b1h2d8s32")
 
 
 def command(folder: Path, *options: str, plug_in: str = PLUG_IN) -> list[str]:
-    """The command line of a short run in a folder that has the plug-in."""
+    """The command line of a short run in a folder with the plug-in."""
     (folder / "mine.py").write_text(plug_in)
     short = () if "--workload" in options else [text for name in NAMES for text in ("--workload", name)]
     start = [sys.executable, "-m", "pytest", str(ROOM), "-p", "no:cacheprovider", "--benchmark-json", "out.json"]
@@ -104,13 +104,13 @@ def test_every_cell_has_three_process_runs_of_batches(three: tuple[Any, dict]) -
 
 
 def test_a_call_that_is_longer_than_a_batch_is_made_as_often_as_has_to_be(three: tuple[Any, dict]) -> None:
-    """Three batches of one call in each of three process runs are the least of nine calls."""
+    """Three batches of one call in each of three process runs are the least for nine calls."""
     slow = [b for b in three[1]["benchmarks"] if b["extra_info"]["implementation"] == "mine.py:slow"]
     assert [b["extra_info"]["process_runs"] for b in slow] == [[[1, 1, 1]] * 3] * 2
 
 
 def test_the_run_is_described(three: tuple[Any, dict]) -> None:
-    """Plan, command, times, threads, how idle the waiting were, and what measuring costs."""
+    """Recorded are plan, command, times, threads, how idle waiting processes were, and the cost of measuring."""
     ours = three[1]["attention_conformance"]
     assert ours["format"] == 4
     assert ours["command"].startswith("pytest ")
@@ -125,7 +125,7 @@ def test_the_run_is_described(three: tuple[Any, dict]) -> None:
 
 
 def test_a_run_has_the_limits_of_its_machine(three: tuple[Any, dict]) -> None:
-    """Peak and bandwidth of float32, the share of them that each cell reaches, and the memory of each."""
+    """Peak and bandwidth of float32 are recorded, the share of them that each cell reaches, and its memory."""
     (roofline,) = three[1]["attention_conformance"]["peaks"]
     assert (roofline["dtype"], roofline["flops_by"], roofline["bytes_by"]) == ("float32", "numpy", "numpy")
     for record in three[1]["benchmarks"]:
@@ -136,7 +136,7 @@ def test_a_run_has_the_limits_of_its_machine(three: tuple[Any, dict]) -> None:
 
 
 def test_the_run_ends_with_a_table(three: tuple[Any, dict]) -> None:
-    """Each workload with its implementations, within a hundred columns."""
+    """Each workload is listed with its implementations, within a hundred columns."""
     lines = three[0].stdout.splitlines()
     start = lines.index("prefill-b1h2d8s16 cpu float32")
     assert [line.split()[0] for line in lines[start + 1 : start + 3]] == ["mine.py:attention", "mine.py:slow"]
@@ -151,7 +151,7 @@ def test_waiting_processes_are_idle(three: tuple[Any, dict]) -> None:
 
 
 def test_a_worker_that_dies_takes_only_its_own_cell_with_it(tmp_path: Path) -> None:
-    """Its other cells are opened again, and are complete."""
+    """The worker's other cells are opened again, and are complete."""
     done = run(tmp_path, "--impl", "mine.py:dies", "--impl", "mine.py:attention", "--process-runs", "1")
     assert done.returncode == 1
     assert "2 timed, 2 invalid, 0 skipped" in done.stdout
@@ -159,14 +159,14 @@ def test_a_worker_that_dies_takes_only_its_own_cell_with_it(tmp_path: Path) -> N
 
 
 def test_only_the_selected_cells_are_measured(tmp_path: Path) -> None:
-    """``-k`` leaves the others out of the session, not of the table alone."""
+    """``-k`` leaves the other cells out of the session, not only out of the table."""
     done = run(tmp_path, "--impl", "mine.py:attention", "--process-runs", "1", "-k", "s32")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [cell["workload"] for cell in written(tmp_path)["attention_conformance"]["cells"]] == [NAMES[1]]
 
 
 def end(folder: Path, by: signal.Signals, *options: str) -> str:
-    """Start a run and send it a signal when some process runs are in its checkpoint; what it said."""
+    """The output of a run that gets a signal when some process runs are in its checkpoint."""
     log, checkpoint = folder / "log", folder / f"out.json{SUFFIX}"
     with log.open("w") as said, interruptible(command(folder, *options), folder, stdout=said, stderr=said) as started:
         deadline = time.monotonic() + 120
@@ -186,7 +186,7 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_is_resumed_and_keeps_what_it_measured(tmp_path: Path) -> None:
-    """After SIGKILL and --resume the JSON is complete, with the very samples of before; then the checkpoint goes."""
+    """After SIGKILL and --resume the JSON is complete, with the same samples; then the checkpoint is removed."""
     options = ("--impl", "mine.py:slow", "--impl", "mine.py:attention", "--bench-seconds", "1", "--noise", "0")
     checkpoint = tmp_path / f"out.json{SUFFIX}"
     end(tmp_path, signal.SIGKILL, *options)
@@ -228,7 +228,7 @@ def test_a_killed_run_is_resumed_and_keeps_what_it_measured(tmp_path: Path) -> N
 
 
 def test_a_finished_run_that_failed_is_not_green_when_it_is_resumed(tmp_path: Path) -> None:
-    """What is left of it is nothing, and an invalid cell is invalid still."""
+    """Nothing is left to run, but an invalid cell is still invalid."""
     options = ("--impl", "mine.py:attention", "--impl", "mine.py:wrong", "--process-runs", "1", "--no-memory")
     first = run(tmp_path, *options)
     assert first.returncode == pytest.ExitCode.TESTS_FAILED, first.stdout + first.stderr
@@ -238,7 +238,7 @@ def test_a_finished_run_that_failed_is_not_green_when_it_is_resumed(tmp_path: Pa
 
 
 def test_a_run_that_writes_no_json_keeps_its_checkpoint(tmp_path: Path) -> None:
-    """Pytest-benchmark writes none where it is disabled; what was measured is not lost, and is written by --resume."""
+    """Pytest-benchmark writes no JSON when it is disabled; the measurements are kept, and --resume writes them."""
     options = ("--impl", "mine.py:attention", "--process-runs", "1", "--no-memory")
     disabled = run(tmp_path, *options, "--benchmark-disable")
     assert disabled.returncode == 0, disabled.stdout + disabled.stderr
@@ -253,7 +253,7 @@ def test_a_run_that_writes_no_json_keeps_its_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_leaves_no_process_behind(tmp_path: Path) -> None:
-    """Workers that are stopped, as all but one are, end with it too."""
+    """Stopped workers, as all but one are, end with it too."""
     with subprocess.Popen(
         command(tmp_path, "--impl", "mine.py:slow", "--impl", "mine.py:attention", "--bench-seconds", "9"),
         cwd=tmp_path,

@@ -1,4 +1,4 @@
-"""The interval of a median, of a ratio, and the verdict, on numbers whose truth is known."""
+"""The intervals of a median and of a ratio, and the verdict, on numbers with a known truth."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from attention_conformance.bench.analysis.statistics import (
 
 
 def process_runs(seed: int, shift: float = 0.0, by_run: float = 0.0, by_batch: float = 0.02) -> list[list[list[float]]]:
-    """Three process runs of eight batches of five calls around exp(shift), with scatter of all three."""
+    """Three process runs of eight batches of five calls around exp(shift), with scatter at all three levels."""
     rng = np.random.default_rng(seed)
     made = []
     for _ in range(3):
@@ -33,25 +33,25 @@ def process_runs(seed: int, shift: float = 0.0, by_run: float = 0.0, by_batch: f
 
 
 def test_the_value_is_the_median_of_all_samples() -> None:
-    """The printed median is that of the samples, however they are divided."""
+    """The printed median is that of the samples, however they are grouped."""
     assert median([[[1.0, 2.0], [9.0]], [[3.0, 4.0]]]).value == 3.0
 
 
 @pytest.mark.parametrize("by_run", [0.0, 0.05])
 def test_intervals_cover_the_truth_as_often_as_they_say(by_run: float) -> None:
-    """Of 300 cells whose true median is 1 at least 92 % have it in their interval, with and without drift."""
+    """At least 92 % of 300 cells with the true median 1 have it in their interval, with and without drift."""
     found = [median(process_runs(seed, by_run=by_run)) for seed in range(300)]
     assert sum(one.low <= 1 <= one.high for one in found) >= 0.92 * 300
 
 
 def test_the_scatter_of_single_calls_would_not_cover_it() -> None:
-    """With drifting process runs a single process run's interval is too narrow: less than 70 % cover the truth."""
+    """With drifting process runs the interval of a single one is too narrow: it covers the truth in less than 70 %."""
     found = [median(process_runs(seed, by_run=0.05)[:1]) for seed in range(300)]
     assert sum(one.low <= 1 <= one.high for one in found) < 0.7 * 300
 
 
 def test_one_batch_gives_its_range() -> None:
-    """Where nothing was repeated the interval is everything that was seen."""
+    """Without repetition the interval is the whole range."""
     assert median([[[2.0, 1.0, 3.0]]]) == Interval(2.0, 1.0, 3.0)
 
 
@@ -62,7 +62,7 @@ def test_no_samples_are_refused() -> None:
 
 
 def test_equal_runs_are_never_called_slower() -> None:
-    """200 comparisons of runs that differ by chance alone: at most 1 % are called faster or slower."""
+    """In 200 comparisons of runs that differ only by chance, at most 1 % are called faster or slower."""
     verdicts = [judge(ratio(median(process_runs(2 * s)), median(process_runs(2 * s + 1)))) for s in range(200)]
     assert sum(verdict in (Verdict.FASTER, Verdict.SLOWER) for verdict in verdicts) <= 2
 
@@ -75,7 +75,7 @@ def test_a_slowdown_is_found() -> None:
 
 
 def test_paired_batches_cancel_the_machine() -> None:
-    """A machine that drifts by half between batches hides nothing if batches are taken in pairs."""
+    """Drift by half between batches hides nothing if batches are taken in pairs."""
     drift = np.exp(0.5 * np.sin(np.arange(40)))
     base, new = [[d, d, d] for d in drift], [[1.1 * d] * 3 for d in drift]
     assert judge(paired(base, new)) is Verdict.SLOWER
@@ -83,14 +83,14 @@ def test_paired_batches_cancel_the_machine() -> None:
 
 
 def test_batches_that_are_no_pairs_are_refused() -> None:
-    """Pairs need as many batches on both sides."""
+    """Both sides need the same number of batches."""
     with pytest.raises(ValueError, match="2 and 1 batches"):
         paired([[1.0], [1.0]], [[1.0]])
 
 
 @pytest.mark.parametrize("count", [2, 5, 24])
 def test_the_interval_of_pairs_is_the_bootstrap_of_scipy(count: int) -> None:
-    """To the last bit, resample for resample."""
+    """The ends are equal to the last bit, resample for resample."""
     found = paired([[1.0]] * count, [[value] for value in np.random.default_rng(count).lognormal(size=count)])
     logs = np.array([math.log(value) for value in np.random.default_rng(count).lognormal(size=count)])
     ends = stats.bootstrap(
@@ -100,7 +100,7 @@ def test_the_interval_of_pairs_is_the_bootstrap_of_scipy(count: int) -> None:
 
 
 def pairs(rng: np.random.Generator, count: int, shift: float, by_pair: float, by_round: float) -> list[ProcessRuns]:
-    """Both sides of pairs of processes, twelve rounds each, which scatter as rounds do; new is slower by ``shift``."""
+    """Both sides of pairs of processes, with twelve rounds each that scatter as usual; new is slower by ``shift``."""
     base, new = [], []
     for _ in range(count):
         offset = shift + by_pair * rng.standard_t(4)
@@ -110,27 +110,27 @@ def pairs(rng: np.random.Generator, count: int, shift: float, by_pair: float, by
 
 
 def flat(process_runs: ProcessRuns) -> list[Sequence[float]]:
-    """All rounds, whichever process they are of."""
+    """All rounds, regardless of their process."""
     return [each for process_run in process_runs for each in process_run]
 
 
 @pytest.mark.parametrize(("by_pair", "by_round"), [(0.0, 0.05), (0.01, 0.02), (0.03, 0.03)])
 def test_intervals_of_a_paired_comparison_know_how_much_pairs_differ(by_pair: float, by_round: float) -> None:
-    """Of 400 comparisons of six pairs at least 92 % have the truth in their interval, however much processes differ."""
+    """At least 92 % of 400 comparisons of six pairs have the truth in their interval, however much processes differ."""
     rng = np.random.default_rng(0)
     found = [paired_process_runs(*pairs(rng, 6, 0.0, by_pair, by_round)) for _ in range(400)]
     assert sum(one.low <= 1 <= one.high for one in found) >= 368
 
 
 def test_rounds_alone_do_not_know_how_much_pairs_differ() -> None:
-    """The interval of all rounds, as if they were of one process, misses the truth in a fifth of cases or more."""
+    """The interval of all rounds, treated as one process, misses the truth in a fifth of cases or more."""
     rng = np.random.default_rng(0)
     found = [paired(*(flat(side) for side in pairs(rng, 6, 0.0, 0.03, 0.03))) for _ in range(400)]
     assert sum(one.low <= 1 <= one.high for one in found) < 320
 
 
 def test_a_paired_comparison_of_few_pairs_has_the_interval_of_its_turns() -> None:
-    """The scatter of two numbers says nothing, so that of their turns has to do."""
+    """The scatter of two numbers says nothing, so the scatter of their turns is used."""
     rng = np.random.default_rng(0)
     base, new = pairs(rng, 2, 0.1, 0.0, 0.01)
     assert paired_process_runs(base, new) == paired(flat(base), flat(new))
@@ -138,7 +138,7 @@ def test_a_paired_comparison_of_few_pairs_has_the_interval_of_its_turns() -> Non
 
 @pytest.mark.parametrize(("base", "new"), [([], []), ([[[1.0]]], [[[1.0]], [[1.0]]]), ([[[1.0]]], [[[1.0], [1.0]]])])
 def test_process_runs_that_are_no_pairs_are_refused(base: ProcessRuns, new: ProcessRuns) -> None:
-    """There are as many on both sides, and in each as many batches."""
+    """Both sides need as many process runs, and each of them as many batches."""
     with pytest.raises(ValueError, match="are not pairs"):
         paired_process_runs(base, new)
 
@@ -156,5 +156,5 @@ def test_process_runs_that_are_no_pairs_are_refused(base: ProcessRuns, new: Proc
     ],
 )
 def test_verdicts(interval: Interval, verdict: Verdict) -> None:
-    """A change has to be large and certain, sameness certain; the rest is unclear."""
+    """A change must be large and certain, sameness certain; the rest is unclear."""
     assert judge(interval) is verdict

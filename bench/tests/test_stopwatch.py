@@ -1,4 +1,4 @@
-"""How a call is timed: by the host's clock, or by events of a device, here a stand-in for torch's CUDA."""
+"""Timing of a call by the host's clock, or by a device's events, here with a stand-in for torch's CUDA."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ torch = pytest.importorskip("torch")
 
 WORKLOAD = Workload(1, 1, 2, 3)
 
-#: Seconds that the host takes to wait for an idle device, that a kernel of the stand-in takes, and that launching it
-#: takes the host.
+#: Seconds that the host takes to wait for an idle device, that a stand-in's kernel takes, and that its launch takes
+#: the host.
 IDLE, KERNEL, LAUNCH = 1e-5, 1e-3, 2e-5
 
-#: Cycles of the stand-in in a second.
+#: Cycles of the stand-in per second.
 CYCLES = 10**9
 
 
 @dataclass
 class Gpu:
-    """A device with queues and a clock: kernels run in order within a queue, and the host waits for them or not."""
+    """A device with queues and a clock: kernels run in order within a queue, and the host may wait for them."""
 
     now: float = 0.0
-    #: When each queue has done what was submitted to it.
+    #: The time when each queue has finished its work.
     free: dict[str, float] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
 
     def submit(self, name: str, seconds: float, queue: str = "main") -> float:
-        """Put work into a queue, which the host does not wait for; gives when it will be done."""
+        """Put work into a queue, without waiting; the time when it will be done."""
         self.log.append(name)
         self.free[queue] = max(self.now, self.free.get(queue, 0.0)) + seconds
         return self.free[queue]
 
     def synchronize(self, device: Any = None) -> None:
-        """The host waits for every queue."""
+        """Let the host wait for every queue."""
         self.log.append("synchronize")
         self.now = max(self.now, *self.free.values(), 0.0) + IDLE
 
@@ -64,29 +64,29 @@ GPU = Gpu()
 
 
 class Event:
-    """A mark of the stand-in, as ``torch.cuda.Event``."""
+    """A mark of the stand-in, like ``torch.cuda.Event``."""
 
     def __init__(self, enable_timing: bool = False) -> None:
         assert enable_timing
         self.at: float | None = None
 
     def record(self) -> None:
-        """Reached when the queue has done what comes before."""
+        """Record the mark: it is reached when the queue's earlier work is done."""
         self.at = GPU.submit("record", 0.0)
 
     def query(self) -> bool:
-        """Whether it is reached by now."""
+        """Whether the mark is reached now."""
         assert self.at is not None
         return self.at <= GPU.now
 
     def synchronize(self) -> None:
-        """The host waits until it is reached."""
+        """Let the host wait until the mark is reached."""
         assert self.at is not None
         GPU.log.append("wait for event")
         GPU.now = max(GPU.now, self.at) + IDLE
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds."""
+        """Milliseconds between two marks."""
         assert self.at is not None
         assert end.at is not None
         assert end.at <= GPU.now, "the end is not reached yet"
@@ -95,7 +95,7 @@ class Event:
 
 @pytest.fixture(autouse=True)
 def _gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Torch's CUDA is the stand-in, whose tensors lie on the CPU, and so are both clocks."""
+    """Torch's CUDA and both clocks are the stand-in's; its tensors are on the CPU."""
     arrays: Any = backend(Framework.TORCH)
     GPU.now, GPU.free, GPU.log = 0.0, {}, []
     properties = SimpleNamespace(L2_cache_size=2**20)
@@ -112,7 +112,7 @@ def _gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def kernel() -> None:
-    """Launched in the host's time, and run after the host went on."""
+    """A kernel whose launch takes host time, and that runs after the host has continued."""
     GPU.now += LAUNCH
     GPU.submit("call", KERNEL)
 
@@ -124,7 +124,7 @@ def short() -> None:
 
 
 def watch(cold: bool = False) -> ByEvents:
-    """The stopwatch of torch on CUDA; what it did to get ready is forgotten."""
+    """The stopwatch of torch on CUDA; the log of its preparation is cleared."""
     made = stopwatch(backend(Framework.TORCH), Framework.TORCH, "cuda", cold)
     assert isinstance(made, ByEvents)
     GPU.log.clear()
@@ -132,7 +132,7 @@ def watch(cold: bool = False) -> ByEvents:
 
 
 def test_the_time_of_the_events_counts_and_not_the_hosts() -> None:
-    """The host also waits 10 µs to hear that the device is done, twice; its time is kept beside."""
+    """The host also waits 10 µs, twice, to learn that the device is done; its time is kept separately."""
     timing = watch()
     seconds, _ = timing.time_idle(kernel, {})
     assert seconds == pytest.approx(LAUNCH + KERNEL)  # the device waits for the launch
@@ -141,7 +141,7 @@ def test_the_time_of_the_events_counts_and_not_the_hosts() -> None:
 
 
 def test_behind_a_held_queue_the_time_is_that_of_the_device_alone() -> None:
-    """The first call says how long one takes to submit; those after it have no launch in their times."""
+    """The first call shows how long submitting takes; later calls have no launch in their times."""
     timing = watch()
     times = [timing.time(short, {})[0] for _ in range(4)]
     assert times == pytest.approx([LAUNCH * 1.1, *[LAUNCH / 10] * 3])
@@ -150,7 +150,7 @@ def test_behind_a_held_queue_the_time_is_that_of_the_device_alone() -> None:
 
 
 def test_a_call_that_is_submitted_late_is_held_longer_the_next_time() -> None:
-    """The system interrupted the host: it is told that this one was not held, and the next one is."""
+    """If the system interrupts the host, the call is reported as not held, and the next one is held."""
     timing = watch()
     timing.time(short, {})
 
@@ -164,7 +164,7 @@ def test_a_call_that_is_submitted_late_is_held_longer_the_next_time() -> None:
 
 
 def test_a_call_that_waits_for_the_device_itself_is_not_held_any_more() -> None:
-    """It can never be submitted in time; it is timed on an idle device, with its launch."""
+    """Such a call can never be submitted in time; it is timed on an idle device, with its launch."""
 
     def waits() -> None:
         short()
@@ -180,7 +180,7 @@ def test_a_call_that_waits_for_the_device_itself_is_not_held_any_more() -> None:
 
 
 def test_a_long_call_is_not_held() -> None:
-    """Its launch is nothing beside it."""
+    """The launch of a long call is negligible."""
 
     def long() -> None:
         GPU.now += LAUNCH
@@ -193,7 +193,7 @@ def test_a_long_call_is_not_held() -> None:
 
 
 def test_no_queue_is_held_for_long() -> None:
-    """However long the call before took to submit, as one that compiles."""
+    """A long submission of the call before, such as a compilation, does not matter."""
 
     def compiles() -> None:
         GPU.now += 5.0
@@ -207,7 +207,7 @@ def test_no_queue_is_held_for_long() -> None:
 
 
 def test_without_a_kernel_that_waits_calls_are_timed_on_an_idle_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch's is private, and may go."""
+    """PyTorch's waiting kernel is private, and may disappear."""
     monkeypatch.delattr(torch.cuda, "_sleep")
     timing = watch()
     times = [timing.time(kernel, {})[0] for _ in range(3)]
@@ -217,7 +217,7 @@ def test_without_a_kernel_that_waits_calls_are_timed_on_an_idle_device(monkeypat
 
 @pytest.mark.parametrize("seconds", [KERNEL, 0.5])
 def test_work_in_another_queue_does_not_hide_behind_a_held_one(seconds: float) -> None:
-    """Once the host has submitted it, it waits for an idle device longer than the call takes between the marks."""
+    """After submitting it, the host waits longer for an idle device than the call takes between the marks."""
 
     def elsewhere() -> None:
         GPU.now += LAUNCH
@@ -231,7 +231,7 @@ def test_work_in_another_queue_does_not_hide_behind_a_held_one(seconds: float) -
 
 
 def test_all_but_the_time_of_a_call_is_counted_as_other_work() -> None:
-    """Holding the queue, submitting, waiting: calls and what is between them come to what the parent waits for."""
+    """Holding, submitting and waiting count: calls and the time between them add up to the parent's waiting time."""
     timing = watch()
     started, counted = GPU.now, timing.eviction.seconds
     calls = sum(timing.time(short, {})[0] for _ in range(5))
@@ -239,12 +239,12 @@ def test_all_but_the_time_of_a_call_is_counted_as_other_work() -> None:
 
 
 def test_a_kernel_is_timed_by_its_end_and_not_by_the_return_of_the_call() -> None:
-    """A call that returns at once has the time of what it submitted."""
+    """A call that returns at once has the time of the work that it submitted."""
     assert watch().time(lambda: GPU.submit("call", 0.5), {})[0] == pytest.approx(0.5)
 
 
 def test_nothing_waits_between_the_events() -> None:
-    """Everything earlier is done, the hold, the mark, the call, the mark, and only then the host waits."""
+    """Earlier work ends, then come the hold, the mark, the call and the mark, and only then the host waits."""
     timing = watch()
     timing.time(kernel, {})
     assert GPU.log == ["synchronize", "record", "call", "record", "wait for event", "synchronize"]
@@ -255,14 +255,14 @@ def test_nothing_waits_between_the_events() -> None:
 
 
 def test_on_the_cpu_nothing_is_waited_for_before_a_call() -> None:
-    """Its work is done when a call returns."""
+    """Work on the CPU is done when a call returns."""
     on_cpu = Wall(backend(Framework.TORCH), "cpu", Eviction())
     on_cpu.time(lambda: None, {})
     assert on_cpu.eviction.seconds == 0.0
 
 
 def test_cold_caches_are_cleared_before_every_call_and_outside_of_its_time() -> None:
-    """By a copy of twice the L2, which is over before the first mark."""
+    """A copy of twice the L2 is done before the first mark."""
     timing = watch(cold=True)
     times = [timing.time_idle(kernel, {})[0] for _ in range(3)]
     assert times == pytest.approx([LAUNCH + KERNEL] * 3)
@@ -284,7 +284,7 @@ def test_warm_caches_are_left_alone() -> None:
 
 
 def test_work_in_another_queue_is_in_the_time() -> None:
-    """The marks do not see it; what the device still does after the second is added."""
+    """The marks do not see it, so the device's work after the second mark is added."""
 
     def elsewhere() -> None:
         GPU.submit("call", 0.5, queue="side")
@@ -293,7 +293,7 @@ def test_work_in_another_queue_is_in_the_time() -> None:
 
 
 def test_a_wait_that_an_idle_device_may_take_is_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to BUSY times what it took before."""
+    """Waiting up to BUSY times as long as before is not added."""
     timing = watch()
     seconds = []
     for times in (BUSY - 0.1, BUSY + 0.1):
@@ -303,7 +303,7 @@ def test_a_wait_that_an_idle_device_may_take_is_not_added(monkeypatch: pytest.Mo
 
 
 def test_on_a_core_that_is_slow_for_a_while_waiting_is_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launches take as many times as long there as waiting does."""
+    """Launches are slower by the same factor as waiting."""
     timing = watch()
     for name, seconds in (("IDLE", 8 * IDLE), ("LAUNCH", 8 * LAUNCH)):
         monkeypatch.setattr(f"{__name__}.{name}", seconds)
@@ -311,7 +311,7 @@ def test_on_a_core_that_is_slow_for_a_while_waiting_is_not_added(monkeypatch: py
 
 
 def test_without_events_the_host_waits_and_its_clock_counts() -> None:
-    """As of JAX and ONNX Runtime, and of everything on the CPU."""
+    """JAX, ONNX Runtime and everything on the CPU have no events."""
     for framework in (Framework.NUMPY, Framework.TORCH):
         made = stopwatch(backend(framework), framework, "cpu", cold=False)
         assert isinstance(made, Wall)
@@ -321,7 +321,7 @@ def test_without_events_the_host_waits_and_its_clock_counts() -> None:
 
 
 def test_the_time_of_clearing_is_no_work_of_the_call() -> None:
-    """It is in neither of the times by which threads are counted."""
+    """It is in neither of the times from which threads are counted."""
 
     def copy() -> None:
         GPU.now += 1.0
@@ -333,13 +333,13 @@ def test_the_time_of_clearing_is_no_work_of_the_call() -> None:
 
 
 def submits(q: Any, k: Any, v: Any) -> Any:
-    """Right for one key, and done by the stand-in later."""
+    """Right for one key; the stand-in finishes it later."""
     kernel()
     return v.clone()
 
 
 def test_a_cell_on_a_gpu_says_which_clock_its_times_are_by() -> None:
-    """Samples behind a held queue, the host's median on an idle device beside them, and what was copied before each."""
+    """The cell has samples behind a held queue, the host's median on an idle device, and bytes copied before each."""
     implementation = Implementation("submits", f"{__name__}:submits", framework=Framework.TORCH)
     answer = sampler.open_cell("it", implementation, WORKLOAD, "float32", "cuda", cold=True)
     assert (answer.status, answer.clock, answer.evicted_bytes) == ("returned", DEVICE, 2**21)
@@ -353,7 +353,7 @@ def test_a_cell_on_a_gpu_says_which_clock_its_times_are_by() -> None:
 
 
 def test_a_framework_that_cannot_copy_on_a_device_has_no_cold_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its cell is skipped with the reason, as its times would be warm."""
+    """The cell is skipped with the reason, as its times would be warm."""
     arrays: Any = pytest.importorskip("attention_conformance.impls.onnx.arrays")
     monkeypatch.setattr(arrays, "put", lambda array, device: array)
     with pytest.raises(NotImplementedError, match="no cold caches: onnxruntime has no copy on cuda"):
@@ -361,7 +361,7 @@ def test_a_framework_that_cannot_copy_on_a_device_has_no_cold_caches(monkeypatch
 
 
 def too_early(q: Any, k: Any, v: Any) -> Any:
-    """Computes before the queue has come to it, and its work takes less time than its launch."""
+    """Computes before the queue gets to it, and its work takes less time than its launch."""
     GPU.now += LAUNCH
     returned = v.clone()
     GPU.submit("call", LAUNCH / 10, queue="side")
@@ -369,7 +369,7 @@ def too_early(q: Any, k: Any, v: Any) -> Any:
 
 
 def test_a_call_that_does_not_wait_for_its_inputs_computes_others_where_its_results_are_checked() -> None:
-    """They are copied into place behind what holds the queue: here at once, after the call has read them."""
+    """The inputs are copied into place behind the hold: here at once, after the call has read them."""
     implementation = Implementation("early", f"{__name__}:too_early", framework=Framework.TORCH)
     assert sampler.open_cell("it", implementation, WORKLOAD, "float32", "cuda").status == "returned"
     events: Any = sampler._CELLS["it"].watch.events  # type: ignore[attr-defined]
@@ -393,7 +393,7 @@ def test_a_call_that_does_not_wait_for_its_inputs_computes_others_where_its_resu
 
 
 def test_late_inputs_are_zero_until_the_copies_are_made() -> None:
-    """Numbers of floating point; others stay, as lengths of 0 would be another call."""
+    """Floating-point inputs are zero; others keep their values, as lengths of 0 would be another call."""
     events = watch().events
     given = {"q": torch.ones(2), "kv_lengths": torch.ones(2, dtype=torch.int64), "scale": 0.5}
     native, copy = events.late(given)

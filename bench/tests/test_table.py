@@ -14,7 +14,7 @@ LONG = "a/folder/of/somebody/with/a/long/name/mykernels.py:flash_attention_forwa
 
 
 def record(implementation: str = "ort-mha", seconds: float = 0.0455, **fields: Any) -> dict[str, Any]:
-    """A timed cell."""
+    """The record of a timed cell."""
     return {
         "implementation": implementation,
         "device": "cpu",
@@ -33,13 +33,13 @@ def record(implementation: str = "ort-mha", seconds: float = 0.0455, **fields: A
 
 
 def invalid(implementation: str = "mine.py:unscaled", **fields: Any) -> dict[str, Any]:
-    """A wrong cell."""
+    """The record of a wrong cell."""
     named = {"implementation": implementation, "device": "cpu", "dtype": "float32", "workload": "prefill-b1h8d64s2048"}
     return {**named, "clause": "SDPA-25", "reason": "1024 of 1024 elements are outside the bound", **fields}
 
 
 def test_a_line_has_what_was_measured() -> None:
-    """The median with its interval, rates, shares, the roofline, memory, and the share of the error bound."""
+    """A line has the median with its interval, rates, shares, roofline, memory, and the share of the error bound."""
     text = table([record()])
     assert text.splitlines() == [
         "                         95 %  tokens  GFLOP    of  bound              error /",
@@ -50,7 +50,7 @@ def test_a_line_has_what_was_measured() -> None:
 
 
 def test_the_fastest_comes_first_and_a_wrong_one_last() -> None:
-    """Within its workload; a invalid cell has its clause and no numbers."""
+    """Cells are ordered within a workload; an invalid cell has its clause and no numbers."""
     text = table([record("slow", 0.2), record("fast", 0.1)], [invalid()])
     lines = [line.split() for line in text.splitlines()[3:]]
     assert [line[0] for line in lines] == ["fast", "slow", "mine.py:unscaled"]
@@ -60,7 +60,7 @@ def test_the_fastest_comes_first_and_a_wrong_one_last() -> None:
 
 
 def test_workloads_devices_and_dtypes_are_groups() -> None:
-    """In the order in which they come, each with a line of its own."""
+    """Groups are in the order in which they occur, each with its own line."""
     made = [
         record("b", workload="prefill-b1h8d64s4096"),
         record("a"),
@@ -85,7 +85,7 @@ def test_workloads_devices_and_dtypes_are_groups() -> None:
 @pytest.mark.parametrize("seconds", [3e-9, 1.2e-5, 0.0455, 99.97, 5000.0])
 @pytest.mark.parametrize("name", ["a", "onnx-export23-torch-sublayer", LONG])
 def test_every_line_fits(name: str, seconds: float) -> None:
-    """Whatever the names, the reasons and the sizes of the numbers."""
+    """Lines fit for any names, reasons and sizes of numbers."""
     workload = "prefill-b128h128g16d192v128s16384-w4096-cap50-bias-pad-grad"
     slow = record(name, seconds, workload=workload, dtype="bfloat16", memory_bytes=1023 * 2**30, share_of_peak=1.234)
     text = table([slow, record()], [invalid(LONG, workload=2 * workload, reason=9 * "much is wrong ")])
@@ -93,25 +93,25 @@ def test_every_line_fits(name: str, seconds: float) -> None:
 
 
 def test_names_of_built_ins_are_not_cut() -> None:
-    """The longest has 28 letters, and ordinary numbers leave it room."""
+    """The longest name has 28 letters, and ordinary numbers leave room for it."""
     assert "onnx-export23-torch-sublayer" in table([record("onnx-export23-torch-sublayer")])
 
 
 def test_numbers_that_no_terminal_holds_are_cut() -> None:
-    """Rather than break every line."""
+    """Numbers that are too long are cut, or every line would break."""
     text = table([record(interval=[1e-9, 1e99], gflops=1e40)])
     assert max(map(len, text.splitlines())) <= WIDTH
 
 
 def test_what_was_not_measured_is_a_dash() -> None:
-    """Without rooflines, memory and an interval."""
+    """Rooflines, memory and the interval may be missing."""
     missing = ("interval", "share_of_peak", "bound_by", "memory_bytes")
     line = table([record() | dict.fromkeys(missing)]).splitlines()[-1]
     assert line.split() == ["ort-mha", "45.5", "ms", "–", "45.0", "k", "378", "–", "–", "–", "12", "%"]
 
 
 def test_nothing_is_no_table() -> None:
-    """And invalid cells alone have no head."""
+    """Invalid cells without timed ones have no head."""
     assert table([]) == ""
     assert table([], [invalid()]).startswith("prefill-")
 
@@ -129,7 +129,7 @@ def test_nothing_is_no_table() -> None:
     ],
 )
 def test_times_have_three_digits_and_a_unit(seconds: float, text: str) -> None:
-    """The largest unit of which there is one."""
+    """The unit is the largest in which the time is at least one."""
     assert text in table([record(seconds=seconds, interval=None)])
 
 
@@ -137,12 +137,12 @@ def test_times_have_three_digits_and_a_unit(seconds: float, text: str) -> None:
     ("share", "text"), [(0.0, " 0 %"), (1e-5, "<0.1 %"), (0.0042, "0.4 %"), (0.12, "12 %"), (1.2, "120 %")]
 )
 def test_a_share_below_a_percent_is_not_zero(share: float, text: str) -> None:
-    """Unless it is."""
+    """Only a share of zero is shown as zero."""
     assert table([record(share=share)]).endswith(text)
 
 
 def test_a_name_is_cut_in_its_middle() -> None:
-    """Its end tells more than its beginning."""
+    """The end of a name says more than its beginning."""
     assert cut(LONG, 20) == "a/fold…ward_v3@torch"
     for width in (12, 20, 40):
         assert len(cut(LONG, width)) == width
@@ -152,7 +152,7 @@ def test_a_name_is_cut_in_its_middle() -> None:
 
 
 def test_the_machine_s_own_limits_are_named() -> None:
-    """With who reached them."""
+    """Each limit is printed with the framework that reached it."""
     roofline = Roofline("cpu", "float32", 358.2e9, "jax")
     both = Roofline("cpu", "float32", 358.2e9, "jax", 17.2e9, "numpy")
     assert limits([both]) == ["peak of cpu float32: products 358 GFLOP/s by jax, memory 17.2 GB/s by numpy"]
@@ -161,7 +161,7 @@ def test_the_machine_s_own_limits_are_named() -> None:
 
 
 def test_columns_lie_below_each_other() -> None:
-    """A column of blanks stands before each number's column in all lines of all groups."""
+    """Every line of every group has a blank column before each number's column."""
     made = [record(name, seconds) for name, seconds in itertools.product(("a", "bcd"), (1e-6, 0.5, 80.0))]
     lines = table(made).splitlines()[3:]
     assert len({len(line) for line in lines}) == 1

@@ -1,4 +1,4 @@
-"""Titles of workloads: what a person calls them."""
+"""Titles of workloads: the names that people use."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from attention_conformance.bench.workloads.titles import NAMES, title
     ],
 )
 def test_a_title_has_the_model_or_the_heads_and_the_length(name: str, expected: str) -> None:
-    """Options are said where they are no model's own; an open length is left out."""
+    """Options are listed unless they are the model's own; an open length is left out."""
     assert title(name) == expected
 
 
 def test_heads_of_a_model_with_other_options_are_not_called_by_it() -> None:
-    """Llama's heads without causal are 32 heads."""
+    """Llama's heads without causal are titled 32 heads."""
     assert title("prefill-b1h32g8d128s1024") == "32 heads of 128 on 8, prefill 1,024"
 
 
 def test_what_is_no_name_of_the_grammar_is_its_own_title() -> None:
-    """Files may have any name."""
+    """Files may contain any name."""
     assert title("<b>mine</b>") == "<b>mine</b>"
 
 
 def test_every_model_has_a_name_that_people_call_it() -> None:
-    """And no known workload has the title of another one."""
+    """No known workload has another one's title."""
     assert all(any(model.name.startswith(start) for start in NAMES) for model in MODELS)
     names = {workload.name for workload in KNOWN.values()}
     assert len({title(name) for name in names}) == len(names)

@@ -1,4 +1,4 @@
-"""A result that is wrong in some of several equal calls: bench, paired comparison and gate say in how many."""
+"""A result that is wrong in some of several equal calls: bench, paired comparison and gate report the number."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from attention_conformance.cli import main
 
 pytestmark = pytest.mark.slow(40)
 
-#: A line of the bench: outcome, function, reason.
+#: A line of the bench's output: outcome, function, reason.
 LINE = re.compile(r"^(unstable|invalid): near\.py:(\w+) .*?SDPA-25: (.*)$", re.MULTILINE)
 
-#: Right attention, but for the first call of a process, for one call in five, or for every call.
+#: Right attention, except in a process's first call, in one call in five, or in every call.
 KERNELS = """
 import numpy as np
 
@@ -52,7 +52,7 @@ def always(q, k, v):
 
 
 def test_the_bench_says_of_how_many_calls_it_is_true(tmp_path: Path) -> None:
-    """The first call of six is timed apart; the first and the sixth, and all of them, have no time."""
+    """If only the first of six calls is wrong, it is timed separately; if two or all are, there are no times."""
     (tmp_path / "near.py").write_text(KERNELS)
     names = ("first", "fifth", "always")
     file = tmp_path / "times.json"
@@ -66,7 +66,7 @@ def test_the_bench_says_of_how_many_calls_it_is_true(tmp_path: Path) -> None:
     assert "unstable" not in said["always"]
     written = json.loads(file.read_text())
     cells = [one for one in written["attention_conformance"]["cells"] if one["outcome"] == "unstable"]
-    assert [one["implementation"] for one in cells] == ["near.py:first"]  # its first workload: later ones are right
+    assert [one["implementation"] for one in cells] == ["near.py:first"]  # the first workload: later ones are right
     assert cells[0]["calls"] >= 9
     ranked = {(one["extra_info"]["implementation"], one["extra_info"]["workload"]) for one in written["benchmarks"]}
     assert (cells[0]["implementation"], cells[0]["workload"]) not in ranked
@@ -80,7 +80,7 @@ def test_the_bench_says_of_how_many_calls_it_is_true(tmp_path: Path) -> None:
 def test_a_paired_comparison_calls_again(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """New is wrong at its first call: there are times, shown apart, and no verdict; without a known cause it is red."""
+    """If only new's first call is wrong, times are shown apart, without a verdict; no known cause means failure."""
     git(tmp_path, "init", "--quiet")
     path = tmp_path / "kernel.py"
     path.write_text(f"{KERNELS}\nattention = near\n")
@@ -101,7 +101,7 @@ def test_a_paired_comparison_calls_again(
 
 
 def test_a_known_cause_in_one_pair_is_no_change() -> None:
-    """And in two pairs, or without one, it is."""
+    """It is a change in two pairs, or without a known cause."""
     found = {known: Unstable("SDPA-25", "1 of 6 calls", 0.1, known) for known in (True, False)}
     for known, pairs, excused in ((True, 1, True), (True, 2, False), (False, 1, False)):
         result = Result(TASK)
@@ -134,7 +134,7 @@ def attention(q, k, v):
     ],
 )
 def test_the_gate_calls_again(wrong: str, verdict: str, kind: str, text: str, tmp_path: Path) -> None:
-    """A first call of torch that alone is wrong has a known cause: no rejection, and never accepted."""
+    """If only torch's first call is wrong, the cause is known: no rejection, but no acceptance either."""
     pytest.importorskip("torch")
     code = GATED.replace("WRONG", wrong)
     found, _ = decided(tmp_path, code, candidate=f"{tmp_path}/candidate.py:attention@torch")

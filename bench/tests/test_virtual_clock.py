@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 pytest_plugins = ["pytester"]
 
-#: Samples whose running sum rounds: a clock that is not rewound gives other differences.
+#: Samples whose running sum rounds, so a clock that is not rewound gives other differences.
 SAMPLES = [0.1, 0.2, 1e-9, 0.30000000000000004, 7.7, 1 / 3]
 
 

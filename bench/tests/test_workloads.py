@@ -1,4 +1,4 @@
-"""The grammar of workload names: what reads back, and what is refused with which words."""
+"""The grammar of workload names: which names read back, and with which words others are refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_every_part_is_read() -> None:
 
 
 def test_past_keys_of_decode_come_before_the_new_ones() -> None:
-    """Four new tokens after 4096 have 4100 keys, and are causal without being said to be."""
+    """Four new tokens after 4096 have 4100 keys, and are causal implicitly."""
     read = parse("decode-b1h32g8d128s4k4096")
     assert (read.length, read.past, read.keys, read.is_causal, read.sweep) == (4, 4096, 4100, True, 4096)
 
@@ -64,7 +64,7 @@ def test_keys_of_cross_are_all_there_are() -> None:
     ],
 )
 def test_a_kind_and_its_suffix_say_the_operator(name: str, operator: str) -> None:
-    """Implementations of that operator run it."""
+    """Implementations of that operator run the workload."""
     assert parse(name.replace("b1", "b2")).operator == operator
 
 
@@ -110,7 +110,7 @@ def test_a_kind_and_its_suffix_say_the_operator(name: str, operator: str) -> Non
     ],
 )
 def test_what_the_grammar_does_not_allow_is_refused(name: str, why: str) -> None:
-    """A name that means nothing, or has a shorter form, is refused with what is wrong with it."""
+    """A meaningless name, or one with a shorter form, is refused with the reason."""
     with pytest.raises(WorkloadError) as error:
         parse(name)
     assert repr(name) in str(error.value)
@@ -126,20 +126,20 @@ def test_a_size_of_zero_has_no_name(part: str) -> None:
 
 
 def test_gradients_of_a_layer_need_their_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the operator mha_grad there is no workload of it."""
+    """Without the operator mha_grad there is no such workload."""
     monkeypatch.setattr(workloads, "OPERATORS", {})
     with pytest.raises(WorkloadError, match="there is no operator mha_grad"):
         parse("mha-b1h8d64s128-grad")
 
 
 def test_padded_sequences_have_different_lengths() -> None:
-    """They go down from Sk in equal steps, and none is shorter than half of it."""
+    """The lengths decrease from Sk in equal steps, and none is shorter than half of it."""
     assert parse("prefill-b4h1d8s16-pad").kv_lengths == (16, 14, 12, 10)
     assert parse("prefill-b2h1d8s16").kv_lengths == (16, 16)
 
 
 def test_lengths_of_a_mix_have_the_proportions_of_its_trace() -> None:
-    """Each sixteenth of the prompts once, the longest scaled to S, neighbours unlike each other."""
+    """Each sixteenth of the prompts occurs once, with the longest scaled to S and neighbours unlike each other."""
     rows = [rows for rows, _ in parse("varlen-b16h1d8s8178-chat").sequences]
     assert sorted(rows) == [2 * length for length in workloads.MIXES["chat"]]
     assert rows != sorted(rows)
@@ -155,7 +155,7 @@ def test_a_mixed_batch_has_a_piece_of_a_prompt_and_single_tokens() -> None:
 
 
 def test_packed_sequences_go_down_to_half_without_a_mix() -> None:
-    """As padding does."""
+    """The lengths decrease as with padding."""
     assert parse("varlen-b4h1d8s16").sequences == ((16, 16), (14, 14), (12, 12), (10, 10))
 
 
@@ -170,5 +170,5 @@ def test_packed_sequences_go_down_to_half_without_a_mix() -> None:
     ],
 )
 def test_a_family_leaves_one_length_open(name: str, family: str) -> None:
-    """Query rows, and of decode the past keys."""
+    """The open length is that of the query rows, or for decode that of the past keys."""
     assert parse(name).family == family

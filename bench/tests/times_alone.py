@@ -1,10 +1,10 @@
-"""A run of the bench that times and does nothing else, for tests that look at no roofline and no overhead."""
+"""A run of the bench that only times, for tests that look at no roofline and no overhead."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
-#: For ``impls.tests.commands.run``.
+#: The name of the function below, for ``impls.tests.commands.run``.
 TIMES_ALONE = f"{__name__}:times_alone"
 
 

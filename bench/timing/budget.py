@@ -1,4 +1,4 @@
-"""Cost of a cell, predicted from the shorter workloads of its family before it is begun."""
+"""Cost of a cell, predicted from the shorter workloads of its family before it begins."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.process import limits
 
-#: Share of the available memory that a cell may be predicted to take; the rest is for what is not predicted.
+#: Share of the available memory that a cell may be predicted to take; the rest is for unpredicted memory.
 USABLE = 0.8
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of one call: seconds, and bytes that the process held for it (None where the system does not tell)."""
+    """Cost of one call: seconds, and bytes that the process held for it (None where the system does not report it)."""
 
     seconds: float
     bytes: int | None
 
 
 class Costs:
-    """Costs measured so far, by target and family, and what they predict.
+    """Costs measured so far, by target and family, and predictions from them.
 
     Time grows with the operations; memory as attention_conformance.bench.memory.predict says.
     """
@@ -46,7 +46,7 @@ class Costs:
         self._known.setdefault((target, workload.family), {})[workload.sweep] = (workload, cost)
 
     def seconds(self, target: Target, workload: Workload) -> float | None:
-        """Predicted seconds per call, None if none that is not longer was measured.
+        """Predicted seconds per call, None if no workload was measured that is at most as long.
 
         Parameters
         ----------
@@ -64,7 +64,7 @@ class Costs:
         return None if nearest is None else nearest[1].seconds * flops(workload) / flops(nearest[0])
 
     def bytes(self, target: Target, workload: Workload) -> int:
-        """Predicted bytes of a call: from what a shorter workload took, or those of square arrays.
+        """Predicted bytes of a call: from those of a shorter workload, or those of square arrays.
 
         Parameters
         ----------
@@ -97,7 +97,7 @@ class Costs:
         workload
             Workload of the cell.
         calls
-            Calls that a cell needs at least.
+            Fewest calls that a cell needs.
         limit
             Seconds.
 
@@ -116,7 +116,7 @@ class Costs:
         return ""
 
     def _nearest(self, target: Target, workload: Workload) -> tuple[Workload, Cost] | None:
-        """The longest workload of the family that was measured and is not longer: in later process runs the same."""
+        """The longest measured workload of the family that is not longer: in later process runs this one itself."""
         known = self._known.get((target, workload.family), {})
         lengths = [length for length in known if length <= workload.sweep]
         return known[max(lengths)] if lengths else None

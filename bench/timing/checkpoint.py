@@ -1,8 +1,8 @@
-"""Checkpoint of a run: what was measured, a line for each process run of a cell, written when it ends.
+"""Checkpoint of a run: its measurements, a line for each process run of a cell, written when it ends.
 
-A run that is killed leaves ``FILE.checkpoint.jsonl`` beside the JSON that it would have written.  ``--resume`` reads it
-and goes on.  The first line says what the run is; one of another plan, machine, version or code is refused, and so is
-every damaged line but the last, which may have been cut off by the kill.
+A run that is killed leaves ``FILE.checkpoint.jsonl`` next to the JSON that it would have written.  ``--resume`` reads
+it and continues.  The first line describes the run; a file of another plan, machine, version or code is refused, and so
+is every damaged line but the last, which may have been cut off by the kill.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from attention_conformance.impls.contract import Implementation, InputError
 FORMAT = 3
 SUFFIX = ".checkpoint.jsonl"
 
-#: Characters of a line at most: 1500 samples of 25 characters are 40,000.
+#: Most characters of a line: 1500 samples of 25 characters are 40,000.
 LONGEST = 2**24
 
 
@@ -72,7 +72,7 @@ class Checkpoint:
     """Writes the lines of a run.  Each is on the disk before the next cell is measured."""
 
     def __init__(self, path: Path, header: Mapping[str, Any], known: Mapping[str, Outcome] | None = None) -> None:
-        """Begin a checkpoint, or with ``known`` (what ``read`` gave) go on with one."""
+        """Begin a checkpoint, or continue one with ``known`` (the result of ``read``)."""
         self.path = path
         if known is None:
             self._file: IO[str] = path.open("x", encoding="utf-8")
@@ -83,12 +83,12 @@ class Checkpoint:
             self._file = path.open("a", encoding="utf-8")
 
     def add(self, cell: str, outcome: Outcome, process_run: int) -> None:
-        """Add what became of a cell in this process run (0 the first)."""
+        """Add the outcome of a cell in this process run (0 the first)."""
         last = Measured(**vars(outcome.process_runs[-1])) if outcome.kind in MEASURED else None
         self._write(msgspec.to_builtins(Line(cell, process_run, outcome.kind, outcome.clause, outcome.reason, last)))  # type: ignore[arg-type]
 
     def remove(self) -> None:
-        """The run is complete, and its JSON is written."""
+        """Remove the file: the run is complete, and its JSON is written."""
         self._file.close()
         self.path.unlink(missing_ok=True)
 
@@ -99,7 +99,7 @@ class Checkpoint:
 
 
 def read(path: Path, header: Mapping[str, Any]) -> dict[str, Outcome]:
-    """Lines of a checkpoint, by the id of the cell.  Raises CheckpointError unless it is one of a run like this one."""
+    """Outcomes in a checkpoint, by the id of the cell.  Raises CheckpointError unless its run is like this one."""
     try:
         lines = list(_lines(path))
     except FileNotFoundError:
@@ -115,13 +115,13 @@ def read(path: Path, header: Mapping[str, Any]) -> dict[str, Outcome]:
             if line.cell not in header["cells"] or line.process_run != len(outcome.process_runs):
                 raise ValueError("it does not follow from the lines before")
             known[line.cell] = _outcome(line, outcome)
-        except ValueError as error:  # what msgspec raises is one
+        except ValueError as error:  # msgspec's exceptions are ValueErrors
             raise CheckpointError(f"{path}, line {number} is no process run of this run ({error})") from None
     return known
 
 
 def code(implementations: Iterable[Implementation]) -> dict[str, str]:
-    """SHA-256 of the file of each implementation that names one, by name; of what it imports nothing is known."""
+    """SHA-256 of the file of each implementation that names one, by name; files that it imports are not covered."""
     files = {one.name: Path(one.target.rpartition(":")[0]) for one in implementations}
     return {
         name: hashlib.sha256(path.read_bytes()).hexdigest()
@@ -131,7 +131,7 @@ def code(implementations: Iterable[Implementation]) -> dict[str, str]:
 
 
 def seed_of(path: Path) -> int:
-    """The seed of the plan of a run that is to be resumed; 0 of a file that is none of its checkpoints."""
+    """The seed in the plan of a run to be resumed; 0 for a file that is not a checkpoint."""
     with contextlib.suppress(OSError, CheckpointError, LookupError, TypeError):
         seed = next(_lines(path), {})["plan"]["seed"]
         return seed if isinstance(seed, int) else 0
@@ -175,7 +175,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _complete(path: Path) -> int:
-    """Bytes up to the end of the last complete line; what follows was being written when the run was killed."""
+    """Bytes up to the end of the last complete line; the rest was being written when the run was killed."""
     with path.open("rb") as file:
         position = file.seek(0, os.SEEK_END)
         while position:

@@ -1,4 +1,4 @@
-"""Plan of the timing: the numbers of the timing protocol, and the rule by which a cell is measured enough."""
+"""Plan of the timing: the numbers of the timing protocol, and the rule for when a cell is measured enough."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from attention_conformance.bench.analysis import statistics
 from attention_conformance.bench.sampling.cold_cache import WARM
 
-#: Batches of a process run at least: the interval comes from their scatter, and each has one call on inputs never seen.
+#: Fewest batches of a process run: the interval comes from their scatter, and each has one call on inputs never seen.
 LEAST_BATCHES = 5
 
-#: Calls of a process run at least.
+#: Fewest calls of a process run.
 LEAST_EACH = 3
 
 #: Calls before the samples of a batch, as a share of its length.  After a pause a process is slower for some
-#: milliseconds, whether others worked meanwhile or nobody did: without these calls by 1 to 9 % in the median of a
-#: batch.
+#: milliseconds, whether other processes worked meanwhile or none did: without these calls by 1 to 9 % in the median of
+#: a batch.
 LEAD = 0.5
 
-#: Seconds of a call in which those milliseconds are lost, so that none has to come before.
+#: Seconds of a call from which those milliseconds are negligible, so that no call must come before.
 LONG = 0.1
 
 #: Reasons why sampling ended.
@@ -29,7 +29,7 @@ NOISE, TIME, CALLS = "noise target", "time budget", "call limit"
 
 
 def drawn_seed() -> int:
-    """Seed that no earlier run had, as far as chance goes: what one left on the disk is of no use to the next.
+    """Random seed that almost surely no earlier run had: results that a run left on disk are useless to the next.
 
     Returns
     -------
@@ -45,22 +45,22 @@ class Plan:
 
     #: Seconds of calls that a cell may take, over all process runs.
     seconds: float = 0.6
-    #: The spread of the interval of the median that is enough.
+    #: The spread of the median's interval at which a cell is measured enough.
     noise: float = 0.02
     process_runs: int = 5
     #: Length of a batch: long against waking a process (50 µs), short against the drift of a machine (seconds).
     batch_seconds: float = 0.02
-    #: Least and most calls of a cell, over all process runs: three in each, as the median of three is that of a quiet
-    #: machine if one batch was disturbed, and of two it is not.
+    #: Fewest and most calls of a cell, over all process runs: three in each, as the median of three is that of a quiet
+    #: machine even if one batch was disturbed; the median of two is not.
     least_calls: int = LEAST_EACH * 5
     most_calls: int = 1500
     #: Seconds that ``least_calls`` calls may be predicted to take; a cell above it is not sampled.
     limit: float = 18.0
-    #: Threads that every library is given.
+    #: Threads of every library.
     threads: int = 1
     #: Seed of all inputs, and of the order within rounds.
     seed: int = 0
-    #: What is in the caches when a call begins.
+    #: Content of the caches when a call begins.
     cache: str = WARM
 
     @property
@@ -69,10 +69,10 @@ class Plan:
         return min(self.batch_seconds, self.seconds / self.process_runs / LEAST_BATCHES)
 
     def lead_seconds(self, call_seconds: float, first: bool = False) -> float | None:
-        """Seconds that a batch's calls go on before they are samples, of which each takes this long; None for no call.
+        """Seconds of calls before the samples of a batch, where each call takes ``call_seconds``; None for no call.
 
-        Before the ``first`` batch of a process run there is one in any case: when the other cells of a process were
-        opened, its free memory was given back, and the next call takes it again.
+        The ``first`` batch of a process run always has a call before it: opening the other cells of the process gave
+        its free memory back, and the next call takes it again.
 
         Parameters
         ----------
@@ -116,14 +116,14 @@ class Plan:
         One more batch follows, whose results are checked.
 
         Every process run has its share of the seconds and calls, and what the earlier ones left of theirs.  Before the
-        last one the noise is that of the process run alone: what the process runs differ by is not known yet.
+        last one only noise within the process run counts: the differences between process runs are not known yet.
 
         Parameters
         ----------
         earlier
             Seconds of the process runs before.
         batches
-            Seconds of this one's, batch by batch.
+            Seconds of this one, batch by batch.
 
         Returns
         -------
@@ -136,7 +136,7 @@ class Plan:
         seconds = sum(sum(batch) for process_run in (*earlier, batches) for batch in process_run)
         if not batches or sum(map(len, batches)) + 1 < math.ceil(self.least_calls / self.process_runs):
             return ""
-        least = LEAST_BATCHES - 1 if len(batches[0]) > 1 else 1  # a call longer than a batch: no more than need be
+        least = LEAST_BATCHES - 1 if len(batches[0]) > 1 else 1  # a call longer than a batch: as few as possible
         if len(batches) >= LEAST_BATCHES and statistics.median(compared).spread <= self.noise:
             return NOISE
         if seconds >= self.seconds * done / self.process_runs and len(batches) >= least:

@@ -1,4 +1,4 @@
-"""Progress of a run: which cell of how many, in which process run, what it gave, and the time left.
+"""Progress of a run: the cell and the process run, of how many, its result, and the time left.
 
 On a terminal one line is rewritten, with a bar; elsewhere a plain line is printed every EVERY seconds.  No thread draws
 it, as it would work while cells are timed.
@@ -27,23 +27,23 @@ _CLEAR = Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))
 
 
 class Progress:
-    """Counts cells and estimates the time that is left; None as the console says nothing."""
+    """Counts cells and estimates the time that is left; prints nothing if the console is None."""
 
     def __init__(self, console: Console | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock = console, clock
         self._printed = clock()
         self._cells = self._process_runs = 0
-        #: Process runs that are still to be made, by cell, and seconds that the last process run of a cell took.
+        #: Process runs that are left, by cell, and seconds that the last process run of a cell took.
         self._left: dict[Cell, int] = {}
         self._took: dict[Cell, float] = {}
 
     def begin(self, cells: Sequence[Cell], process_runs: int, done: Callable[[Cell], int]) -> None:
-        """Before the first cell; ``done`` process runs of a cell were made before."""
+        """Start, before the first cell; ``done`` gives the process runs of a cell that were made before."""
         self._process_runs, self._cells = process_runs, len(cells)
         self._left = {cell: process_runs - done(cell) for cell in cells}
 
     def done(self, cell: Cell, outcome: Outcome, process_run: int) -> None:
-        """A process run of a cell has ended."""
+        """Count a process run of a cell that has ended."""
         self._left[cell] = self._process_runs - process_run - 1 if outcome.kind in MEASURED else 0
         now, console = self._clock(), self._console
         if console is None or (not console.is_terminal and now - self._printed < EVERY):
@@ -58,7 +58,7 @@ class Progress:
             console.out(line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…", highlight=False)
 
     def spent(self, cells: Sequence[Cell], seconds: float) -> None:
-        """The cells of a round took so long together."""
+        """Note the seconds that the cells of a round took together."""
         self._took |= dict.fromkeys(cells, seconds / len(cells))
 
     def show(self, text: str, style: str = "") -> None:
@@ -75,12 +75,12 @@ class Progress:
         console.print(line, end="")
 
     def end(self) -> None:
-        """After the last cell: the line is cleared."""
+        """Clear the line after the last cell."""
         if self._console is not None and self._console.is_terminal:
             self._console.control(_CLEAR)
 
     def _rest(self) -> str:
-        """The time left: of each cell what its last process run took, of one without any the mean of the others."""
+        """The time left, by the time of each cell's last process run, or the mean of the others where it has none."""
         if not self._took:
             return ""
         mean = sum(self._took.values()) / len(self._took)

@@ -40,22 +40,22 @@ from attention_conformance.impls.process.pool import Crashed, TimedOut, tells_co
 from attention_conformance.impls.process.threads import usable_cores
 
 #: Seconds after which a job is given up.  Compiling for a new shape takes up to 12 s on two cores, and a cell's
-#: calls are limited by the plan; this only has to end a hang.
+#: calls are limited by the plan; this must only end a hang.
 TIMEOUT = 180.0
 
 #: Clauses of a cell whose process is gone.
 DIED = ("crashed", "timeout")
 
-#: Number of the fresh inputs of the last batch, whose results are checked; equal in all process runs, so that what is
-#: expected is computed once.  A process run has processes of its own, so to an implementation they are new.
+#: Number of the fresh inputs of the last batch, whose results are checked; equal in all process runs, so that the
+#: expected results are computed once.  A process run has its own processes, so to an implementation they are new.
 LAST = 0
 
-#: Number of inputs that are new to a cell even after LAST and all batches; and the first ones of longer batches and of
-#: checked ones.
+#: Number of inputs that are new to a cell even after LAST and all batches; and the first numbers of longer batches and
+#: of checked ones.
 UNSEEN = 10**6
 UNSEEN_LONGER, UNSEEN_CHECKED = UNSEEN + 1, UNSEEN + 100
 
-#: Numbers of fresh inputs that are a process run's own: what a call left on the disk is of no use in the next one.
+#: Numbers of fresh inputs that each process run has to itself: results left on disk are useless in the next one.
 OWN = 10**4
 
 #: Row seeds of the checks before and after the timing.
@@ -64,7 +64,7 @@ BEFORE, AFTER = 0, 1
 
 @dataclass
 class Live:
-    """A cell that is open in its worker, and what this process run gave so far."""
+    """A cell that is open in its worker, and its measurements in this process run so far."""
 
     cell: Cell
     opened: Opened
@@ -73,15 +73,15 @@ class Live:
     #: Seconds of the fastest call so far.
     call_seconds: float
     batches: list[Batch] = field(default_factory=list)
-    #: What the jobs of the batches took.
+    #: Times of the jobs of the batches.
     jobs: list[Job] = field(default_factory=list)
-    #: The wrong result that was right when it was asked again, if there was one.
+    #: The wrong result that was right when called again, if there was one.
     unstable: Unstable | None = None
     #: Number of process runs before this one.
     process_run: int = 0
 
     def goes_on(self, before: Live) -> None:
-        """Take over what the same cell gave before its process died."""
+        """Take over the measurements of the same cell from before its process died."""
         self.batches[:0], self.jobs[:0] = before.batches, before.jobs
         self.share, self.unstable = max(self.share, before.share), before.unstable or self.unstable
         self.call_seconds = min(self.call_seconds, before.call_seconds)
@@ -106,13 +106,13 @@ class Live:
 
     @property
     def host_seconds(self) -> float | None:
-        """The median over the batches of calls on an idle device by the host's clock; None of calls timed by it."""
+        """The median over the batches of calls on an idle device by the host's clock; None for calls timed by it."""
         known = [batch.host_seconds for batch in self.batches if batch.host_seconds is not None]
         return median(known) if known else None
 
 
 class _Once:
-    """So many checked batches, by number, each made once however often it is asked for."""
+    """Checked batches by number, each made only once however often it is requested."""
 
     def __init__(self, make: Callable[[int], Batch]) -> None:
         self._make = functools.cache(make)
@@ -130,10 +130,10 @@ class Protocol:
     #: The keywords that an implementation accepts.
     features: Callable[[Implementation], frozenset[str]]
     costs: Costs = field(default_factory=Costs)
-    #: Inputs are drawn by the seed of the plan, and so is what is expected.
+    #: Inputs and expected results, drawn by the seed of the plan.
     references: References = field(init=False)
     known: KnownDeviations = field(default_factory=KnownDeviations)
-    #: Seconds of the jobs with timed calls, and those of them for which the call or the harness had no core.
+    #: Seconds of the jobs with timed calls, and the part for which the call or the harness had no core.
     job_seconds: float = 0.0
     queued_seconds: float = 0.0
 
@@ -142,9 +142,9 @@ class Protocol:
 
     @property
     def core_wait(self) -> float | None:
-        """Share of the time of timed calls for which they had no core, as others had it; None where nothing tells.
+        """Share of timed calls' time for which other processes had their core; None where it is unknown.
 
-        Calls that take all cores wait for each other and for the harness, which says nothing of other work.
+        Calls that take all cores wait for each other and for the harness, which shows nothing about other work.
         """
         if not self.job_seconds or self.plan.threads >= usable_cores() or not tells_core_wait():
             return None
@@ -190,7 +190,7 @@ class Protocol:
         Invalid
             For a wrong result, an exception, or a process that died.
         Skipped
-            For what is unsupported, out of memory, or over the time budget.
+            For a cell that is unsupported, out of memory, or over the time budget.
         """
         target, plan = cell.target, self.plan
         where = (cell.workload, target.dtype, target.device, plan.cache == COLD, plan.seed)
@@ -237,7 +237,7 @@ class Protocol:
         Returns
         -------
         ProcessRun
-            Seconds of each call, and what was paid and seen besides.
+            Seconds of each call, and the other measurements.
 
         Raises
         ------
@@ -276,7 +276,7 @@ class Protocol:
         )
 
     def known_deviation(self, cell: Cell, error: Invalid) -> Deviation | None:
-        """The record of the ledger about what ended a cell.
+        """The ledger's record of the failure that ended a cell.
 
         Parameters
         ----------
@@ -305,7 +305,7 @@ class Protocol:
         return batch
 
     def _checked(self, live: Live, number: int) -> Batch:
-        """A batch like the others, and no sample, of whose last call the results are right.  Raises Invalid."""
+        """A batch like the others, but no sample, whose last call has right results.  Raises Invalid."""
         plan, takes = self.plan, live.call_seconds
         given = (plan.round_seconds, max(2, plan.calls(takes)), UNSEEN_CHECKED + number, True, plan.lead_seconds(takes))
         batch: Batch = self._job(live.cell, "batch", *given)
@@ -329,16 +329,16 @@ class Protocol:
     def _check(
         self, cell: Cell, number: int, results: Any, seed: int, earlier: Unstable | None = None
     ) -> tuple[float, Unstable | None]:
-        """The worst error/bound, and the wrong result that was right when it was asked again: one a process run.
+        """The worst error/bound, and the wrong result that was right when called again: one a process run.
 
-        A second one, on other inputs, makes the cell invalid: it is not the first call alone that is wrong.
+        A second one, on other inputs, makes the cell invalid: then not only the first call is wrong.
         """
         call = self.references.call(cell.target, cell.workload, number, keep=number < UNSEEN_CHECKED)
 
         def again() -> Any | None:
             try:
                 return self._job(cell, "again", number).results
-            except (Invalid, Skipped):  # of the process, which is gone: nothing more is known
+            except (Invalid, Skipped):  # the process is gone: nothing more is known
                 return None
 
         def right(got: Any) -> float:
@@ -353,7 +353,7 @@ class Protocol:
                 raise found from error
             if earlier:
                 raise Invalid(found.clause, f"unstable: on the first inputs and on new ones: {found.text}") from error
-        if number != FIRST:  # whoever is wrong at first sight of inputs is so again
+        if number != FIRST:  # a kernel that is wrong on new inputs is wrong again
             self._check(cell, UNSEEN, self._job(cell, "again", UNSEEN).results, seed, found)
         return found.share, found
 
@@ -371,7 +371,7 @@ class Protocol:
             raise
 
     def _job(self, cell: Cell, function: str, *rest: Any) -> Any:
-        """A job's answer.  A worker that dies or hangs says something of the cell, as does what it answers."""
+        """A job's answer.  Raises Invalid or Skipped where the worker dies or hangs, or answers with a failure."""
         try:
             answer = self.jobs.call(
                 cell.target.implementation,
@@ -385,7 +385,7 @@ class Protocol:
         except TimedOut as error:
             raise Invalid("timeout", str(error)) from error
         if answer is not None:
-            if cell.target.device != "cpu" and lost_gpu(answer.text):  # so would every later call of the process
+            if cell.target.device != "cpu" and lost_gpu(answer.text):  # every later call of the process would fail, too
                 self.jobs.end(cell.target.implementation)
                 raise Invalid("crashed", answer.text)
             _returned(answer)

@@ -1,8 +1,8 @@
 """Session: measures all cells of a run, process run after process run, each in fresh processes.
 
 In a process run the cells of one workload are open at the same time and are measured in rounds: a batch of calls of
-each, in an order that is shuffled for every round.  So a machine that drifts hits all of them alike, and none
-always works after the same other one.
+each, in an order that is shuffled for every round.  So drift of the machine affects all of them alike, and none
+always runs after the same other one.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Rounds:
     """One process run of cells that are open at the same time, round after round."""
 
     protocol: Protocol
-    #: What each cell gave in the process runs before.
+    #: Outcome of each cell in the process runs before.
     earlier: Mapping[Cell, Outcome]
     #: The order within rounds.
     order: random.Random
-    #: Is told of each cell when its process run has ended.
+    #: Called with each cell and its outcome when its process run has ended.
     ended: Callable[[Cell, Outcome], None]
     #: Runs tasks that each have the process of an implementation to themselves, at the same time where cores are free.
     side_by_side: Callable[[Sequence[tuple[Implementation, Callable[[], None]]]], None] = lambda tasks: None
@@ -72,7 +72,10 @@ class Rounds:
                 self._open_again(process_of(cell.target.implementation))
 
     def _failed(self, cell: Cell, error: Invalid) -> Outcome:
-        """The outcome of a cell that failed: a known deviation where a record says so of every call, or invalid."""
+        """The outcome of a failed cell: a known deviation where a record fits, else invalid.
+
+        After good process runs a record only fits if it is of a deviation that shows at times.
+        """
         earlier = self.earlier[cell]
         record = self.protocol.known_deviation(cell, error)
         if record is None or (earlier.process_runs and not record.seen):
@@ -80,7 +83,7 @@ class Rounds:
         return Outcome(KNOWN_DEVIATION, record.clause, f"{record.instead} [{record.id}]")
 
     def _open_all(self, cells: Sequence[Cell]) -> dict[Cell, Live | Exception]:
-        """Cells opened, those of different processes at the same time: live or an exception; of some cells nothing."""
+        """Open cells, those of different processes at the same time: live or an exception; nothing for some cells."""
         found: dict[Cell, Live | Exception] = {}
 
         def each(cells: Sequence[Cell]) -> None:
@@ -90,7 +93,7 @@ class Rounds:
                 except (Skipped, Invalid) as error:
                     found[cell] = error
                     if getattr(error, "clause", "") in DIED:
-                        return  # the others of this process are opened in the next one
+                        return  # its other cells are opened in the next process
 
         processes: dict[str, list[Cell]] = {}
         for cell in cells:
@@ -118,7 +121,7 @@ class Rounds:
         self.ended(cell, outcome)
 
     def _open_again(self, process: str) -> None:
-        """The other cells of a process that died, with what they gave so far, a result that was wrong once with it."""
+        """Reopen the other cells of a process that died, with their measurements and wrong results so far."""
         for cell, live in [*self._live.items()]:
             if process_of(cell.target.implementation) == process and cell in self._live:
                 self._attempt(cell, self._open)
@@ -128,7 +131,7 @@ class Rounds:
 
 @dataclass
 class Session:
-    """Measures cells, and keeps what became of each."""
+    """Measures cells, and keeps the outcome of each."""
 
     cells: Sequence[Cell]
     protocol: Protocol
@@ -138,7 +141,7 @@ class Session:
     outcomes: dict[Cell, Outcome] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Every cell in every process run, but for what ``outcomes`` has already."""
+        """Measure every cell in every process run, except those that ``outcomes`` has already."""
         for cell in self.cells:
             outcome = self.outcomes.setdefault(cell, Outcome())
             for known in outcome.process_runs:
@@ -165,7 +168,7 @@ class Session:
             yield list(group)
 
     def _runs_done(self, cell: Cell) -> int:
-        """Number of process runs of a cell that need not be made any more."""
+        """Number of process runs of a cell that are done or no longer needed."""
         outcome = self.outcomes[cell]
         return len(outcome.process_runs) if outcome.kind in MEASURED else self.protocol.plan.process_runs
 
@@ -191,7 +194,7 @@ class Session:
             self.progress.spent(part, time.perf_counter() - started)
 
     def _parts(self, cells: Sequence[Cell]) -> Iterator[list[Cell]]:
-        """Cells that fit into memory together; in a round all are open."""
+        """Groups of cells that fit into memory together, as all cells of a round are open."""
         part: list[Cell] = []
         rest = 0.0
         for cell in cells:

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class VirtualClock:
-    """A clock that stands still until ``advance``; ``read`` is the timer that pytest-benchmark is given."""
+    """A clock that stops between calls of ``advance``; ``read`` is the timer for pytest-benchmark."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -21,7 +21,7 @@ class VirtualClock:
         return self._now
 
     def rewind(self) -> None:
-        """Back to zero.  From zero, start and end differ by the sample exactly; (t + s) − t would round."""
+        """Go back to zero.  From zero, start and end differ by the sample exactly; (t + s) − t would round."""
         self._now = 0.0
 
     def advance(self, seconds: float) -> None:
@@ -29,14 +29,14 @@ class VirtualClock:
         self._now += seconds
 
 
-#: The clock of the session.  It has to exist before a test is set up, as its mark names it.
+#: The clock of the session.  It must exist before a test is set up, as its mark names it.
 CLOCK = VirtualClock()
 
 
 def play(benchmark: Any, samples: Sequence[float]) -> None:
     """Make the samples (seconds per call) the rounds of pytest-benchmark's ``benchmark`` fixture.
 
-    The test has to be marked ``@pytest.mark.benchmark(timer=CLOCK.read)``.
+    The test must be marked ``@pytest.mark.benchmark(timer=CLOCK.read)``.
     """
     coming = iter(samples)
     benchmark.pedantic(lambda: CLOCK.advance(next(coming)), setup=CLOCK.rewind, rounds=len(samples), iterations=1)

@@ -2,16 +2,16 @@
 
 * It returns what it computed before.  The last call of every batch is on inputs that it never saw; if every one of
   them takes CACHED times as long as the others do, the others did not compute, or found their inputs in a cache of
-  the processor.  So inputs that it knows are given with cold caches: if that takes long too, it did compute.  A quick
-  one counts for it only where its result is checked: others may be quick because they are wrong.
-* It returns before it is done.  The results are copied right after the clock has stopped, and it is those copies that
-  are checked; they are also read again later, and must not have changed.
+  the processor.  So it is called on inputs that it knows with cold caches: if that takes long too, it did compute.  A
+  quick last call clears it only if its result is checked: others may be quick because they are wrong.
+* It returns before it is done.  The results are copied right after the clock has stopped, and those copies are
+  checked; the results are also read again later, and must not have changed.
 * It has a clock of its own.  Times are by clocks that were bound before it was loaded (impls.process.clocks), and a
-  function of ``time`` that it replaced is seen.  A clock that it replaces for as long as a call takes is not: so what
-  the worker says that its calls took must account for what its parent waited.
-* It is faster than the machine: beyond the best matrix product that was measured by more than NOISE.
+  function of ``time`` that it replaced is detected.  A clock that it replaces only during a call is not: so the call
+  times that the worker reports must account for the time that its parent waited.
+* It is faster than the machine: more than NOISE times as fast as the best measured matrix product.
 * It computes when its result is read.  Reading the results back must not take LATE_SHARE of a call more than reading
-  plain copies of them does; here too a quick one counts only where its result is checked.
+  plain copies of them does; here too a quick reading counts only if the result is checked.
 
 ``pytest bench``, paired comparisons, the gate and ``benchmark()`` call the same rules.
 """
@@ -31,15 +31,15 @@ from attention_conformance.bench.validity.checks import Invalid
 from attention_conformance.bench.validity.outcomes import INVALID, Cell, Outcome
 from attention_conformance.impls.process.pool import Spent
 
-#: Factor by which calls on inputs never seen may take longer, by the low end of the interval, and than calls on known
-#: inputs with cold caches; a cached result costs next to nothing.
+#: Factor by which calls on inputs never seen may take longer than others, by the low end of the interval, and than
+#: calls on known inputs with cold caches; a cached result costs next to nothing.
 CACHED = 2.0
 
 #: Pairs of calls that an interval needs: the lowest of five is below the median with probability 31 in 32.
 LEAST_PAIRS = 5
 
 
-#: Gives so many batches, at most, of which each has results that are right; raises Invalid for one that has not.
+#: Gives at most that many batches, each with right results; raises Invalid for one with wrong results.
 Checked = Callable[[int], Iterable[Batch]]
 
 
@@ -54,20 +54,20 @@ def cached_result(
 ) -> None:
     """Raise Invalid if the last call of each batch takes far longer than the others, and than known inputs can.
 
-    Certain by the interval of the ratio, and every single one: on a busy machine many calls after a pause are slow, and
-    of a few some are not.  A call of one query row and many keys does little more than read them, and is slow on those
+    The interval of the ratio must show it, and every single last call: on a busy machine many calls after a pause are
+    slow, but not all.  A call of one query row and many keys does little more than read the keys, and is slow on keys
     that no cache has.
 
     Parameters
     ----------
     batches
-        Seconds of each call, batch by batch; of the last one the results were checked.
+        Seconds of each call, batch by batch; the results of the last one were checked.
     cold_calls
         Gives the seconds of calls on known inputs with cold caches, none where they cannot be cleared; it is called
         only where cheating is suspected.
     checked
-        Gives more batches, of which each last call is checked.  They decide where the last call of all, or most of the
-        others, are slow, and some are not, at whose results nobody looked.
+        Gives more batches, each with a checked last call.  They decide where the very last call, or most of the last
+        calls, are slow, but some are not, whose results were not checked.
 
     Raises
     ------
@@ -98,14 +98,14 @@ def cached_result(
 
 
 def _of_fresh(pairs: Sequence[Sequence[float]]) -> statistics.Interval | None:
-    """Time of the last call of a batch ÷ that of the others; None of too few batches."""
+    """Time of the last call of a batch ÷ time of the others; None for too few batches."""
     if len(pairs) < LEAST_PAIRS:
         return None
     return statistics.paired([batch[:-1] for batch in pairs], [[batch[-1]] for batch in pairs])
 
 
 def _some_fresh_quick(pairs: Sequence[Sequence[float]], known: Sequence[Sequence[float]]) -> bool:
-    """Whether the last call of a batch is about as quick as the known calls of those others."""
+    """Whether the last call of some batch is about as quick as the calls on known inputs."""
     return min(batch[-1] for batch in pairs) <= CACHED * statistics.median([[batch[:-1] for batch in known]]).value
 
 
@@ -123,10 +123,10 @@ def deferred(batches: Sequence[Batch], checked: Checked = _no_checked) -> None:
     Parameters
     ----------
     batches
-        Batches of a process run; of the last one the results were checked.
+        Batches of a process run; the results of the last one were checked.
     checked
-        Gives more batches, of which each last call is checked.  They decide where reading the last results of all, or
-        most of the others, is late, and that of some is not, at which nobody looked.
+        Gives more batches, each with a checked last call.  They decide where reading the very last results, or most of
+        them, is late, but reading some is not, which were not checked.
 
     Raises
     ------
@@ -156,21 +156,21 @@ def deferred(batches: Sequence[Batch], checked: Checked = _no_checked) -> None:
         )
 
 
-#: Jobs without which clocks are not compared; and seconds that a job takes besides what the worker tells of, to wake it
+#: Fewest jobs for comparing clocks; and seconds that a job takes in addition to the worker's report, to wake the worker
 #: and to be woken by it.
 LEAST_JOBS, UNTOLD_SECONDS = 3, 0.004
 
-#: Share of the calls' own time by which a job may take longer.  Honest kernels with nine others on two cores: up to
-#: 2.8 ms of processor time (13 ms of calls had 2.4 ms), and by the parent's clock up to 4 % of the calls or 2 ms.
+#: Share of the calls' own time by which a job may take longer.  Honest kernels, with nine others on two cores, took up
+#: to 2.8 ms more processor time (2.4 ms for 13 ms of calls), and by the parent's clock up to 4 % of the calls or 2 ms.
 UNTOLD_SHARE = 0.25
 
 
 @dataclass(frozen=True)
 class Job:
-    """Seconds of a job with timed calls: its calls by the worker's clock, and what that does not tell of.
+    """Seconds of a job with timed calls: its calls by the worker's clock, and time that this does not report.
 
-    ``untold`` is what the parent waited besides, not for a core.  ``worked`` is the processor time besides that of all
-    cores for as long as the worker tells of, None where the system does not say it.  ``each`` is its median sample.
+    ``untold`` is the rest of the parent's wait, except for a core.  ``worked`` is the processor time beyond that of all
+    cores for the reported time, None where the system does not report it.  ``each`` is its median sample.
     """
 
     calls: float
@@ -182,10 +182,10 @@ class Job:
 def job(batch: Batch, spent: Spent, cores: int) -> Job:
     """The job of a batch.
 
-    By processor time each of its calls counts as the median sample, as the worker's word for those that are no samples
-    could hide others; a call that waits for a core has none.  While its first thread has none, the threads that share
-    the call with it may spin on all cores: two threads that wake on one core waited 2 to 10 ms, until the scheduler's
-    tick parted them, and took twice that.
+    For processor time each of its calls counts as the median sample, as the worker's report of calls that are no
+    samples could hide others.  Waiting for a core counts too: while the first thread of a call has none, the threads
+    that share the call may spin on all cores.  Two threads that woke on one core waited 2 to 10 ms, until the
+    scheduler's tick separated them, and took twice that.
     """
     each, calls = median(batch.seconds), batch.call_seconds
     told = calls if batch.held else batch.made * each  # on a GPU calls that are no samples have their launch in them
@@ -193,9 +193,9 @@ def job(batch: Batch, spent: Spent, cores: int) -> Job:
     return Job(calls, spent.waited - spent.queued - calls - batch.other_seconds, worked, each)
 
 
-#: Jobs that are made where clocks seem to disagree, and how many times as long as those that seemed so.  After a
-#: pause the calls of two threads took twice as long for up to 25 ms on a virtual machine, which in a batch of 20 ms
-#: is much and in eight of them within UNTOLD_SHARE; what is hidden in each call grows with them.
+#: Number of jobs that are run where clocks seem to disagree, and their length in those of the jobs that did.  After a
+#: pause the calls of two threads took twice as long for up to 25 ms on a virtual machine, which is much in a batch of
+#: 20 ms and within UNTOLD_SHARE in eight of them; time that is hidden in each call grows with the batch.
 LONGER_JOBS, LONGER = LEAST_JOBS, 8
 
 
@@ -207,13 +207,13 @@ def agreeing_clocks(jobs: Sequence[Job], longer: Callable[[], Sequence[Job]]) ->
     jobs
         Jobs of a process run.
     longer
-        Makes LONGER_JOBS jobs of LONGER times the length; it is called where those disagree.
+        Runs LONGER_JOBS jobs of LONGER times the length; it is called where ``jobs`` disagree.
 
     Raises
     ------
     Invalid
-        If those disagree too, or their calls take longer than the ones before by more than UNTOLD_SHARE: then they were
-        told of rightly only there.
+        If the longer jobs disagree too, or their calls take longer than the ones before by more than UNTOLD_SHARE: then
+        only theirs were reported rightly.
     """
     try:
         disagreeing_clocks(jobs)
@@ -221,7 +221,7 @@ def agreeing_clocks(jobs: Sequence[Job], longer: Callable[[], Sequence[Job]]) ->
         again = longer()
         disagreeing_clocks(again)
         if not again:
-            return  # of a process that is gone, which says more
+            return  # the process is gone, which says more
         before, after = (median(each.each for each in some) for some in (jobs, again))
         if after > (1.0 + UNTOLD_SHARE) * before:
             raise Invalid(
@@ -232,9 +232,9 @@ def agreeing_clocks(jobs: Sequence[Job], longer: Callable[[], Sequence[Job]]) ->
 def disagreeing_clocks(jobs: Sequence[Job], overhead: float = 0.0) -> None:
     """Raise Invalid if jobs take far longer than the worker says that its calls took.
 
-    By the parent's clock in all of them, as on a busy machine many wait for a core; by processor time, which nobody
-    else takes, in half of them, as a median time is what half of the calls say.  ``overhead`` is what a job takes in
-    seconds that calls nothing.
+    By the parent's clock all of them must, as on a busy machine many wait for a core; by processor time, which no other
+    process takes, half of them must, as half of the calls decide a median time.  ``overhead`` is the seconds of a job
+    that calls nothing.
     """
     if not jobs:
         return
@@ -256,7 +256,7 @@ def disagreeing_clocks(jobs: Sequence[Job], overhead: float = 0.0) -> None:
             )
 
 
-#: Seconds of the measurements of the peak: the first, and those where a time is beyond it.
+#: Seconds of the measurements of the peak: the first, and those that follow while a time is beyond it.
 PEAK_SECONDS = (0.1, 0.5, 1.0, 1.0)
 
 #: Factor by which a call may seem faster than the peak on a machine that is busy while the peak is measured.
@@ -271,10 +271,10 @@ def share_of_peak(count: float, seconds: float, measure: Callable[[float], float
     count, seconds
         Operations of a call, and its time.
     measure
-        Gives operations per second of the best product that was seen, after it looked for so many seconds; it is asked
-        for 0 first, and longer each time while the call seems faster, as others may work meanwhile.
+        Gives operations per second of the best product that was seen, after measuring for that many seconds; it is
+        called with 0 first, and longer each time while the call seems faster, as the machine may be busy.
     known
-        Peak that was measured otherwise; then nothing is within the noise of it.
+        Peak from elsewhere; a call within NOISE of it needs no further measurement.
     """
     best, enough = known, NOISE if known else 1.0
     for lasting in (0.0, *PEAK_SECONDS):
@@ -291,7 +291,7 @@ def beyond_peak(share: float | None) -> None:
 
 
 def within_peak(cell: Cell, outcome: Outcome, cores: int, known: float = 0.0) -> tuple[Outcome, float | None]:
-    """The outcome of a timed cell with its share of the peak; invalid if no kernel is so fast.
+    """The outcome of a timed cell with its share of the peak; invalid if no kernel is that fast.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Checks of a timed call: whether its results are right, by the reference and the bound of its operator.
 
-Long sequences are checked in part, each part exactly: of sdpa and of the layers sampled query rows, which depend on
-no other row; of packed sequences such rows of some sequences; of the gradients of sdpa sampled key heads with their
+Long sequences are checked in part, each part exactly: for sdpa and the layers, sampled query rows, which depend on no
+other row; for packed sequences, such rows of some sequences; for the gradients of sdpa, sampled key heads with their
 query heads and all rows, since a row of grad_k is a sum over all query rows.  The gradients of a layer are checked
 whole: those of its weights are sums over everything.
 """
@@ -48,22 +48,22 @@ KEPT = 2**28
 
 Inputs = tuple[dict[str, np.ndarray], dict[str, Any]]
 
-#: Query rows of every head that a check recomputes: MOST_ROWS, and fewer of longer sequences, so that a check costs
-#: PAIRS pairs (i, j), about 0.2 s on one core; but FEWEST_ROWS at least.
+#: Query rows of every head that a check recomputes: MOST_ROWS, and fewer for longer sequences, so that a check costs
+#: PAIRS pairs (i, j), about 0.2 s on one core; but at least FEWEST_ROWS.
 MOST_ROWS, FEWEST_ROWS, PAIRS = 32, 8, 2**17
 
-#: Packed sequences of which a check recomputes rows.
+#: Number of packed sequences in which a check recomputes rows.
 SEQUENCES = 8
 
-#: Scores (B, H, Sq, Sk) of the heads whose gradients a check recomputes, about 1 s on one core; one key head at least.
+#: Scores (B, H, Sq, Sk) of the heads whose gradients a check recomputes, about 1 s on one core; at least one key head.
 GRADIENT_SCORES = 2**21
 
 Arrays = Mapping[str, np.ndarray]
 
-#: Calls on the same inputs that follow a wrong result: whether it is wrong each time.
+#: Number of calls on the same inputs after a wrong result, to see whether each is wrong.
 AGAIN = 5
 
-#: A known cause of a first call that alone is wrong.
+#: A known cause of a first call that is the only wrong one.
 FIRST_CALLS = (
     "a known cause: MKL's vector functions choose their kernel at their first call, a race where that is in parallel"
     " (pytorch 188792)"
@@ -73,8 +73,8 @@ FIRST_CALLS = (
 class Invalid(Exception):
     """The cell's result is wrong, by ``clause``: it has no timing.
 
-    ``failure`` is the way in which it failed, where the ledger of known deviations has such a way; of wrong values
-    ``wrong`` says which checked elements are outside their bound, by result and in its shape.
+    ``failure`` is the way in which it failed, where the ledger of known deviations has such a way; for wrong values
+    ``wrong`` marks the checked elements that are outside their bound, by result and in its shape.
     """
 
     def __init__(
@@ -98,23 +98,23 @@ class Unstable(Invalid):
 def repeated(
     error: Invalid, again: Callable[[], Any | None], right: Callable[[Any], float], cause: str = ""
 ) -> Invalid:
-    """The finding of a wrong result, and of how many equal calls it is true.
+    """The finding on a wrong result, with the number of equal calls that show it.
 
     Parameters
     ----------
     error
         Exception that says what is wrong with the result.
     again
-        Calls once more on the same inputs; None where no call can be made any more.
+        Calls once more on the same inputs; None where no further call can be made.
     right
-        The error/bound of what ``again`` gave; raises Invalid where that is wrong.
+        Gives the error/bound of a result of ``again``; raises Invalid where that is wrong.
     cause
         The known cause, if one fits.
 
     Returns
     -------
     Invalid
-        ``error`` itself where every call is wrong; Unstable where none but the first is.
+        ``error`` itself where every call is wrong; Unstable where only the first is.
     """
     wrong = calls = 1
     share = 0.0
@@ -143,25 +143,25 @@ def cause_of_first_call(framework: Framework, device: str, first: bool = True) -
 
 @dataclass(frozen=True)
 class Call:
-    """A workload as it was called: its arguments and keywords, and under which promise of accuracy."""
+    """A workload as it was called: its arguments and keywords, and the promised accuracy."""
 
     workload: Workload
     arrays: Arrays
     keywords: Mapping[str, Any]
     dtype: str
     profile: Profile
-    #: Number of the input set, by which what is expected of it may be kept (References).
+    #: Number of the input set, by which its expected results may be kept (References).
     number: int = 0
 
 
 @dataclass(frozen=True)
 class Part:
-    """Part of a check: the elements of one result that are compared, with what, and within which bound."""
+    """Part of a check: the compared elements of one result, their expected values, and their bound."""
 
     name: str
     index: Any
     expected: np.ndarray
-    #: None for what is only copied, bit by bit.
+    #: None for values that are only copied, and must be equal bit by bit.
     bound: np.ndarray | None
 
     def compare(self, results: Arrays, dtype: str) -> Comparison:
@@ -174,13 +174,13 @@ class Part:
         return compare(self.name, got, self.expected.astype(np.float64), np.zeros(self.expected.shape), dtype)
 
 
-#: What is expected of a call, by rows or heads that the seed chooses.
+#: Expected results of a call, in rows or heads that the seed chooses.
 Expect = Callable[[Call, int], tuple[Part, ...]]
 
 #: All of a result.
 WHOLE = ...
 
-#: Seeds of rows that a run has for itself, more than there are checks of one call.
+#: Seeds of rows that each run has to itself, more than there are checks of one call.
 ROW_SEEDS = 2**16
 
 
@@ -191,15 +191,15 @@ def blame(operator: str) -> Blame:
 
 
 def expect(call: Call, seed: int) -> tuple[Part, ...]:
-    """Parts that are checked, as the reference has them; no result is looked at."""
+    """Parts that are checked, by the reference, whatever the results are."""
     return _EXPECTED[call.workload.operator](call, seed)
 
 
 def check(call: Call, results: Arrays, seed: int, expecting: Expect = expect) -> float:
-    """The worst error/bound of what is checked.  Raises Invalid if a result breaks a clause.
+    """The worst error/bound of the checked elements.  Raises Invalid if a result breaks a clause.
 
-    ``seed`` chooses rows or heads; the first and the last are always among them.  ``expecting`` may know already what
-    ``expect`` computes.
+    ``seed`` chooses rows or heads; the first and the last are always among them.  ``expecting`` may have kept results
+    of ``expect``.
     """
     clauses = blame(call.workload.operator)
     for name, shape in arguments.results(call.workload).items():
@@ -237,7 +237,7 @@ def _the(name: str) -> str:
 
 
 def _clause(clauses: Blame, name: str) -> str:
-    """Clause that a value outside its bound breaks; what is only copied has no bound to break."""
+    """Clause that a value outside its bound breaks; a value that is only copied breaks another."""
     return clauses.of_result.get(name, clauses.value) if name in arguments.PRESENT else clauses.accuracy
 
 
@@ -264,7 +264,7 @@ def checked_heads(w: Workload) -> int:
 
 
 def _sdpa(call: Call, seed: int) -> tuple[Part, ...]:
-    """Sampled rows; of a call with past keys those of attention over past and new ones, joined."""
+    """Sampled rows; with past keys, rows of attention over past and new keys, joined."""
     w, options, (q, k, v) = call.workload, dict(call.keywords), call.arrays.values()
     present: list[Part] = []
     if w.past:
@@ -282,7 +282,7 @@ def _sdpa(call: Call, seed: int) -> tuple[Part, ...]:
 def _layer(call: Call, seed: int) -> tuple[Part, ...]:
     """Sampled rows: the layer with those rows as queries, and all rows as keys and values.
 
-    Of ``sublayer`` too: normalised after the residual sum, a row depends on no other but through attention.
+    This holds for ``sublayer`` too: it normalises after the residual sum, so rows meet only in attention.
     """
     arrays, options = dict(call.arrays), dict(call.keywords)
     x = arrays["x_q"]
@@ -327,7 +327,7 @@ def _layer_gradients(call: Call, seed: int) -> tuple[Part, ...]:
 
 
 def _merge(call: Call, seed: int) -> tuple[Part, ...]:
-    """Sampled rows, which are merged each by itself."""
+    """Sampled rows, each of which is merged by itself."""
     rows = sample(call.workload.length, checked_rows(call.workload), seed)
     expected = merge_reference.merge(*(array[:, :, :, rows] for array in call.arrays.values()))
     bound = merge_bounds.bound(expected, call.dtype, call.profile)
@@ -374,7 +374,7 @@ class References:
     """Calls with their inputs and expected results, made once for all implementations and process runs."""
 
     def __init__(self, seed: int = 0) -> None:
-        """Begin with nothing; inputs are drawn from ``seed``, as by the worker that is given it, and so are rows."""
+        """Begin with nothing; inputs are drawn from ``seed``, as in the worker, and so are rows."""
         self._seed = seed
         self._inputs = CaseStore()  # of one workload and dtype
         self._workload: tuple[Workload, str] | None = None
@@ -384,7 +384,7 @@ class References:
     def call(self, target: Target, workload: Workload, number: int, keep: bool = True) -> Call:
         """The call with the first input set or with a fresh one.  Those of one workload and dtype are kept.
 
-        Without ``keep`` a fresh one is not, as of many that are needed once.
+        Without ``keep`` a fresh one is not kept, as many are needed only once.
         """
         with self._lock:
             if self._workload != (workload, target.dtype):
@@ -395,7 +395,7 @@ class References:
         return Call(workload, *inputs, target.dtype, target.profile, number)
 
     def expect(self, call: Call, seed: int) -> tuple[Part, ...]:
-        """``expect``, computed once; the rows or heads are of this run, so that nobody knows them before it."""
+        """``expect``, computed once; the rows or heads are this run's own, and cannot be known before it."""
         seed += ROW_SEEDS * self._seed
         key = (call.workload, call.dtype, call.profile, call.number, seed)
         with self._lock:

@@ -1,8 +1,8 @@
-"""Known deviations of timed calls: which record of the ledger is about what ended a cell.
+"""Known deviations of timed calls: the ledger's record of the failure that ended a cell.
 
-The ledger names fixed cases, and a workload is none.  So a record has to be in force for the implementation, device
-and dtype of the cell, the inputs of the workload have to trigger it (conformance.ledger.triggers), and the call has to
-fail as it says: an exception with the words that it quotes, or a wrong result in no row but those that it spoils.
+The ledger names fixed cases, and a workload is none.  So a record must be in force for the implementation, device and
+dtype of the cell, the inputs of the workload must trigger it (conformance.ledger.triggers), and the call must fail as
+it says: by an exception with the words that it quotes, or by a wrong result only in the rows that it spoils.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from attention_conformance.conformance.spec.inputs import Inputs, LayerInputs, M
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.conformance.targets import Target
 
-#: Scores (B, H, Sq, Sk), or elements of merged parts, up to which all rows of a workload are looked at, 128 MiB each
-#: time; what is larger no record excuses.
+#: Scores (B, H, Sq, Sk), or elements of merged parts, up to which all rows of a workload are examined, 128 MiB each
+#: time; no record excuses a larger workload.
 MOST = 2**24
 
 #: Results with a row for each query.
@@ -33,7 +33,7 @@ OF_ROWS = ("output", "lse")
 
 
 def _heads(*args: Any, **keywords: Any) -> Expected:
-    """Results of the reference of a layer for its heads, which the triggers of layers look at."""
+    """Results of a layer's reference for its heads, which the triggers of layers examine."""
     return layer_reference.mha(*args, **keywords).heads
 
 
@@ -47,7 +47,7 @@ _WHOLE: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 @dataclass(frozen=True)
 class KnownDeviations:
-    """The records of a ledger, and the versions by which they are in force; without any all that fails is invalid."""
+    """The records of a ledger, and the versions by which they are in force; without records any failure is invalid."""
 
     ledger: Ledger = field(default_factory=Ledger)
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class KnownDeviations:
         Returns
         -------
         Deviation | None
-            The first of the ledger; None where no record is about this failure of this call.
+            The ledger's first record of this failure of this call; None where there is none.
         """
         chosen = triggers.records(target.implementation.name, target.device, target.dtype, self.ledger, self.versions)
         likely = [record for record in chosen if _speaks_of(record, error)]
@@ -85,7 +85,7 @@ class KnownDeviations:
 
 
 def _speaks_of(record: Deviation, error: Invalid) -> bool:
-    """Whether a record is of this way to fail; of an exception it has to quote words, which no other has."""
+    """Whether a record is of this way to fail; for an exception it must quote words that others do not have."""
     if error.failure is None or record.failure is not error.failure:
         return False
     return record.failure is not Failure.ERROR or (bool(record.says) and record.says in error.text)
@@ -99,7 +99,7 @@ def _size(call: Call) -> int:
 def _excused(wrong: Mapping[str, np.ndarray], met: tuple[triggers.Triggered, ...], operator: str) -> bool:
     """Whether every wrong element lies in a row that the records spoil; keys and values have no such rows."""
     spoiled = np.logical_or.reduce([each.rows for each in met])
-    if operator == "mha":  # a row (B, Sq) of the output is of all heads
+    if operator == "mha":  # a row (B, Sq) of the output covers all heads
         spoiled = spoiled.any(axis=1)
     return all(
         name in OF_ROWS and not (mask.reshape(*spoiled.shape, -1).any(axis=-1) & ~spoiled).any()

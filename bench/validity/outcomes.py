@@ -1,4 +1,4 @@
-"""Outcome of a cell: its process runs with their raw samples, or why there are none."""
+"""Outcome of a cell: its process runs with their raw samples, or the reason why there are none."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from attention_conformance.conformance.targets import Target
 
 TIMED, UNSTABLE, INVALID, SKIPPED = "timed", "unstable", "invalid", "skipped"
 
-#: It fails as a record of the deviation ledger says, and so has no time; it fails no run.
+#: A cell that fails as a record of the deviation ledger says, and so has no time; the run does not fail by it.
 KNOWN_DEVIATION = "known-deviation"
 
-#: The outcomes with times; that of an unstable cell is shown apart, and compared with nothing.
+#: The outcomes with times; the time of an unstable cell is shown apart, and compared with nothing.
 MEASURED = (TIMED, UNSTABLE)
 
 
@@ -38,13 +38,13 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class ProcessRun:
-    """Process run: seconds of each call, batch by batch, and what was paid and seen besides.
+    """Process run: seconds of each call, batch by batch, and the other measurements.
 
     The last call of each batch was on inputs that the implementation had never seen.
     """
 
     batches: tuple[tuple[float, ...], ...]
-    #: Worst error/bound of what is checked, of the results before and after the timing.
+    #: Worst error/bound of the checked results, before and after the timing.
     share: float
     prepare_seconds: float = 0.0
     first_call_seconds: float = 0.0
@@ -53,8 +53,8 @@ class ProcessRun:
     #: Threads that worked at the same time: CPU time ÷ time, rounded.
     threads: int = 1
     stopped: str = ""
-    #: Clock that the seconds are by, the median of a call by the host's where that is another, and the bytes that
-    #: were copied before each call to clear the caches.
+    #: Clock of the seconds, the median of a call by the host's clock where that is another, and the bytes that were
+    #: copied before each call to clear the caches.
     clock: str = WALL
     host_seconds: float | None = None
     evicted_bytes: int = 0
@@ -66,7 +66,7 @@ class ProcessRun:
 class Outcome:
     """Outcome of a cell in the process runs so far; ``kind`` is TIMED unless it has ended otherwise.
 
-    It is UNSTABLE where a result was wrong once in some of them; all are made.
+    It is UNSTABLE where a result was wrong once in some of them; all process runs are still made.
     """
 
     kind: str = TIMED
@@ -75,7 +75,7 @@ class Outcome:
     process_runs: tuple[ProcessRun, ...] = field(default=())
 
     def with_run(self, process_run: ProcessRun) -> Outcome:
-        """The outcome with one process run more."""
+        """The outcome with one more process run."""
         runs = (*self.process_runs, process_run)
         found = [run.unstable for run in runs if run.unstable]
         if not found:
@@ -105,5 +105,5 @@ class Outcome:
 
     @property
     def threads(self) -> int:
-        """Threads that worked at the same time, at most."""
+        """Most threads that worked at the same time."""
         return max(process_run.threads for process_run in self.process_runs)

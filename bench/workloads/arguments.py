@@ -17,14 +17,14 @@ Shape = tuple[int, ...]
 #: LayerNorm's epsilon, PyTorch's default.
 EPSILON = 1e-5
 
-#: Places by which a fresh set is moved: a prime, so that its multiples come round late in arrays of any size.
+#: Places by which a fresh set is moved: a prime, so that its multiples repeat late in arrays of any size.
 STEP = 7919
 
 #: Input sets that are rotated, so that no call finds its own inputs in the nearest cache.
 SETS = 3
 
 #: Parameters of a layer.  A model has the same in all calls, and a library may prepare them once, as torch's modules
-#: hold them in a form of their own: so an input that nobody has seen has new x and gradients, and these.
+#: hold them in a form of their own: so a new input set has new x and gradients, but the same parameters.
 PARAMETERS = frozenset(("w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o", "gamma", "beta"))
 
 #: Names of the results of a pass with a cache of past keys (impls.operators); the past and the new, joined.
@@ -74,7 +74,7 @@ def _pages(w: Workload) -> list[int]:
 
 
 def structure(w: Workload) -> dict[str, np.ndarray]:
-    """Arguments that say where what is: boundaries of packed sequences, tables of pages, and lengths."""
+    """Arguments that describe the layout: boundaries of packed sequences, tables of pages, and lengths."""
     if w.kind not in PACKED:
         return {}
     rows, keys = np.array(w.sequences, np.int32).T
@@ -82,7 +82,7 @@ def structure(w: Workload) -> dict[str, np.ndarray]:
     if w.kind == "varlen":
         return bounds | {"cu_seqlens_k": bounds["cu_seqlens_q"].copy()}
     counts = _pages(w)
-    order = np.random.default_rng(0).permutation(sum(counts)).astype(np.int32)  # as pages are once some were freed
+    order = np.random.default_rng(0).permutation(sum(counts)).astype(np.int32)  # as they are once some pages were freed
     table = np.zeros((w.batch, max(counts)), np.int32)
     for row, own in zip(table, np.split(order, np.cumsum(counts)[:-1]), strict=True):
         row[: len(own)] = own
@@ -90,9 +90,9 @@ def structure(w: Workload) -> dict[str, np.ndarray]:
 
 
 def block_mask(w: Workload) -> np.ndarray:
-    """Blocks that take part of a workload in blocks: bool (1, H, n, n), where n blocks have all rows, the last fewer.
+    """Blocks that take part in a workload in blocks: bool (1, H, n, n); n blocks cover all rows, the last may be short.
 
-    Every head has random blocks of its own, of those between the ends; all have equally many.
+    Every head has its own random blocks from between the ends; all have equally many.
     """
     n, ends = -(-w.length // w.page), PATTERN["ends"]
     places = np.arange(n)
@@ -120,7 +120,7 @@ def _layer(w: Workload) -> dict[str, Shape]:
 
 
 def options(w: Workload) -> dict[str, Any]:
-    """The keywords that are no arrays of the call's dtype; what has its default value is skipped, as a user would."""
+    """The keywords other than arrays of the call's dtype; default values are left out, as a user would."""
     found: dict[str, Any] = {}
     if w.kind in ("mha", "sublayer"):
         found["heads"] = w.heads
@@ -166,14 +166,14 @@ def results(w: Workload) -> dict[str, Shape]:
 
 
 def dtype_of(name: str, dtype: str) -> str:
-    """The dtype of an array or result of a call in ``dtype``: log-sum-exps are in float32 at least."""
+    """The dtype of an array or result of a call in ``dtype``: log-sum-exps are at least in float32."""
     return "float32" if name in ("lse", "lses") and dtype != "float64" else dtype
 
 
 def make(w: Workload, dtype: str, seed: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Arguments and keywords; equal seeds give equal ones.
 
-    Normal numbers: of q, k, v, inputs, biases and gradients standard ones; weights keep the size of what they
+    Numbers are normal: standard for q, k, v, inputs, biases and gradients; weights keep the size of what they
     multiply, and gamma is around 1.
     """
     generator = np.random.default_rng([seed, zlib.crc32(w.name.encode())])

@@ -10,24 +10,24 @@ from attention_conformance.bench.workloads.workload import Workload, WorkloadErr
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.operators import OPERATORS
 
-#: What the names of models begin with.
+#: Prefix of the names of models.
 PREFIX = "model/"
 
-#: Lengths of the default run: doublings, so that the growth is read off, up to what fits a short run on two cores.
+#: Lengths of the default run: doublings, so that growth can be read off, as far as a short run on two cores allows.
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 
-#: Lengths of the full sweeps.  What would take too long, or too much memory, is predicted from the shorter ones and
-#: skipped without a call.
+#: Lengths of the full sweeps.  Those that would take too long, or too much memory, as predicted from the shorter ones,
+#: are skipped without a call.
 LONG = (*LENGTHS, 8192, 16384, 32768, 65536)
 
 
 @dataclass(frozen=True)
 class Model:
-    """An attention of a published model: its name here, its workload's name, and who says so."""
+    """An attention of a published model: its name here, its workload's name, and the source."""
 
     name: str
     workload: str
-    #: What is published, in half a sentence; lengths and batches that are ours are said to be.
+    #: The published shape, in half a sentence; lengths and batches that are ours are marked so.
     shape: str
     source: str
     link: str
@@ -140,7 +140,7 @@ def _lengths(form: str, lengths: Iterable[int]) -> tuple[Workload, ...]:
 _PLAIN = _lengths("prefill-b1h8d64s{}", LENGTHS)
 _CAUSAL = _lengths("prefill-b1h8d64s{}-causal", LENGTHS)
 
-#: One small workload of every operator besides plain sdpa.
+#: One small workload of every operator other than plain sdpa.
 SMALL = _sweep(
     "decode-b1h8d64s1k1024",
     "mha-b1h8d64s256",
@@ -160,7 +160,7 @@ _OPTIONS = _sweep(
     "prefill-b1h8d64s1024-bias",
     "prefill-b4h8d64s512-pad",
     "cross-b1h8d64s128k1024",
-    "decode-b1h8d64s128k1024",  # mixed: a batch of a prompt after a cache of what came before
+    "decode-b1h8d64s128k1024",  # mixed: a piece of a prompt after a cache of the earlier tokens
 )
 
 #: Packed prompts and paged caches, with lengths of two services: prompts, steps of decoding, and both in one batch.
@@ -193,7 +193,7 @@ _OF_CPU = (
 
 _BY_NAME = {model.name: parse(model.workload) for model in MODELS}
 
-#: What ``--preset`` may say.  Quick is to take about two minutes on two cores for all built-ins in float32.
+#: Values of ``--preset``.  Quick should take about two minutes on two cores for all built-ins in float32.
 PRESETS = {
     "quick": _sweep("prefill-b1h8d64s512-causal") + SMALL,
     "standard": DEFAULT
@@ -222,15 +222,15 @@ PRESETS = {
     + tuple(_BY_NAME.values()),
 }
 
-#: Seconds that a cell of a preset may take unless ``--bench-seconds`` says it; without a preset those of "".
+#: Seconds that a cell of a preset may take unless ``--bench-seconds`` is given; those of "" without a preset.
 SECONDS = {"": 0.6, "quick": 0.2, "standard": 1.5, "full": 3.0}
 
-#: Threads of every library, unless ``--threads`` says it; without an entry as many as there are usable cores.  Runs of
+#: Threads of every library, unless ``--threads`` is given; without an entry as many as there are usable cores.  Runs of
 #: ``quick`` are for comparing one with the other, and calls on one core scatter the least: on a virtual machine a
-#: seventh of what they do on two (``python -m studies comparisons``).
+#: seventh as much as on two (``python -m studies comparisons``).
 THREADS = {"quick": 1}
 
-#: What a pattern is matched against, by the names that it is matched by.
+#: Workloads that a pattern is matched against, by name.
 KNOWN: dict[str, Workload] = {
     **{workload.name: workload for workloads in PRESETS.values() for workload in workloads},
     **{PREFIX + name: workload for name, workload in _BY_NAME.items()},
@@ -243,7 +243,7 @@ def select(patterns: Sequence[str] = (), preset: str = "") -> tuple[Workload, ..
     Parameters
     ----------
     patterns
-        Names, which need not be known and only have to follow the grammar, and globs, which are matched against KNOWN.
+        Names, which need not be known and must only follow the grammar, and globs, which are matched against KNOWN.
     preset
         A key of PRESETS; "" for none.
 
@@ -272,7 +272,7 @@ def select(patterns: Sequence[str] = (), preset: str = "") -> tuple[Workload, ..
             chosen.append(KNOWN[pattern])
         else:
             chosen.append(parse(pattern))
-    # Within a family the shorter one comes first: what it costs predicts the longer one.
+    # Within a family the shorter one comes first: its cost predicts the longer one's.
     return tuple(sorted(dict.fromkeys(chosen or DEFAULT), key=lambda one: (one.family, one.sweep)))
 
 

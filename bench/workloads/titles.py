@@ -1,4 +1,4 @@
-"""Titles of workloads: what a person calls a shape, beside its name in the grammar: "Llama 3 8B, prefill 1,024"."""
+"""Titles of workloads: plain words for a shape, in addition to its name: "Llama 3 8B, prefill 1,024"."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from attention_conformance.bench.workloads.presets import MODELS
 from attention_conformance.bench.workloads.workload import PACKED, Workload, WorkloadError, parse
 
-#: What stands for the length that a family leaves open, while its title is made.
+#: Placeholder for the length that a family leaves open, while its title is made.
 _OPEN = 999_983
 
-#: What people call the models, by the start of their names in ``MODELS``.
+#: Common names of the models, by the start of their names in ``MODELS``.
 NAMES = {
     "bert-base": "BERT base",
     "gpt2": "GPT-2",
@@ -38,8 +38,8 @@ def title(name: str) -> str:
     Returns
     -------
     str
-        Model or heads, then what is done and how many tokens there are; the name itself where it is none of the
-        grammar, as files may have any.
+        Model or heads, then the action and the number of tokens; the name itself where it does not follow the grammar,
+        as files may have any name.
     """
     is_open = "*" in name
     try:
@@ -55,7 +55,7 @@ def title(name: str) -> str:
 
 
 def _heads(w: Workload) -> str:
-    """The heads of a workload of no model."""
+    """The heads of a workload that is not a model's."""
     heads = f"{w.heads} heads of {w.width}" if w.heads > 1 else f"1 head of {w.width}"
     heads += f" on {w.kv_heads}" if w.kv_heads != w.heads else ""
     return heads + (f", values of {w.value_width}" if w.value_width != w.width else "")
@@ -68,7 +68,7 @@ def _shape(name: str) -> str:
 
 
 def _options(w: Workload, *, of_model: bool) -> list[str]:
-    """Options in words; of a model the window alone, which not all of its layers have: the others are its own."""
+    """Options in words; for a model only the window, which not all of its layers have: its name implies the others."""
     window = {f"window {w.window}": w.window is not None}
     said = (
         window
@@ -91,7 +91,7 @@ def _many(count: int, noun: str, plural: str) -> str:
     return f"1 {noun}" if count == 1 else f"{count:,} {plural}"
 
 
-#: What each kind does: of a workload and the text of its length, which is empty where a family leaves it open.
+#: Action of each kind, from a workload and the text of its length, which is empty where a family leaves it open.
 _ACTS: dict[str, Callable[[Workload, str], str]] = {
     "prefill": lambda w, n: f"prefill{n}",
     "cross": lambda w, n: f"cross-attention{n and ', ' + _many(w.length, 'query', 'queries')} on {w.other:,} keys",

@@ -1,25 +1,25 @@
 """Workloads: the shapes that are timed, each with a terse stable name such as ``prefill-b1h8d64s1024-causal``.
 
-Grammar of a name, in this order and with nothing skipped or added that does not change its meaning:
+Grammar of a name, whose parts are in this order, and are given exactly where they change its meaning:
 
     KIND-b<B>h<H>[g<Hkv>]d<D>[v<Dv>]s<Sq>[k<N>][-causal][-w<LEFT>][-cap<C>][-bias][-pad][-p<P>][-chat|-code][-mixed]
         [-grad]
 
-* ``prefill``: sdpa with Sq = Sk.  ``cross``: Sk = N, another one than Sq.  ``decode``: Sq new tokens after N past keys,
-  causal by its nature.  ``mha`` and ``sublayer``: the layers, self-attention with E = H · D, every projection
-  and its bias.  ``merge``: N partial results of S rows each, of width D.
-* ``varlen``: B packed sequences, self-attention, of which the longest has Sq tokens.  ``paged``: B sequences with Sq
-  new tokens each after as many as N earlier ones, causal by its nature, whose keys stand in pages in any order.
-  Lengths go from the longest down as with ``-pad``, unless a mix is said.
+* ``prefill``: sdpa with Sq = Sk.  ``cross``: Sk = N, different from Sq.  ``decode``: Sq new tokens after N past keys,
+  always causal.  ``mha`` and ``sublayer``: the layers, self-attention with E = H · D, every projection and its bias.
+  ``merge``: N partial results of S rows each, of width D.
+* ``varlen``: self-attention of B packed sequences; the longest has Sq tokens.  ``paged``: B sequences with Sq new
+  tokens each after up to N earlier ones, always causal, whose keys are in pages in any order.  Lengths go from the
+  longest down as with ``-pad``, unless a mix is given.
 * ``blocks``: self-attention in blocks of P rows and keys, bidirectional, in BigBird's pattern (PATTERN).
 * ``g`` only where Hkv ≠ H (it divides H), ``v`` only where Dv ≠ D.  Numbers have no leading zeros.
-* ``-w4096``: a window of 4096 keys to the left, causal, so that ``-causal`` is not said again.  ``-cap50``: softcap.
+* ``-w4096``: a window of 4096 keys to the left, causal, so that ``-causal`` is left out.  ``-cap50``: softcap.
   ``-bias``: an additive bias (1, H, Sq, Sk).  ``-pad``: ``kv_lengths`` that differ (below); B is more than 1.
   ``-grad``: the gradients, operator sdpa_grad or mha_grad.
-* ``-p128``: pages of 128 keys, or blocks of 128 rows and keys, instead of what PAGES has.  ``-chat``, ``-code``:
+* ``-p128``: pages of 128 keys, or blocks of 128 rows and keys, instead of those in PAGES.  ``-chat``, ``-code``:
   lengths in the proportions of the prompts of a published trace (MIXES).  ``-mixed``: the first sequence has Sq new
   tokens, a piece of its prompt, and the others one.
-* A kind has the parts that KINDS says; the dtype is no part of a name.
+* KINDS has the parts of each kind; the dtype is not part of a name.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def _kind(operator: str, gradient: str, parts: str) -> Kind:
 #: Keys in a page, vLLM's default, and rows and keys in a block, BigBird's.
 PAGES = {"paged": 16, "blocks": 64}
 
-#: Blocks of keys that the rows of a block attend to in BigBird's pattern (Zaheer et al. 2020, §2): their own and so
-#: many on either side, so many at each end of the sequence, whose rows attend to everything, and random ones.
+#: Blocks of keys that the rows of a block attend to in BigBird's pattern (Zaheer et al. 2020, §2): their own and that
+#: many on either side, that many at each end of the sequence, whose rows attend to everything, and random ones.
 PATTERN = {"beside": 1, "ends": 1, "random": 3}
 
 #: Prompts, in tokens, of two services in the Azure LLM inference trace 2023 (Patel et al. 2024, Splitwise; CC-BY,
@@ -67,7 +67,7 @@ MIXES = {
     "code": (51, 137, 245, 462, 700, 915, 1093, 1342, 1605, 1885, 2195, 2539, 2982, 3776, 5511, 7435),
 }
 
-#: A step that goes round all sixteenths: neighbours in a batch are of unlike lengths, as requests arrive.
+#: A step that visits all sixteenths, so that neighbours in a batch have unlike lengths, as arriving requests do.
 _STRIDE = 7
 
 KINDS = {
@@ -82,15 +82,15 @@ KINDS = {
     "blocks": _kind("sdpa", "", "g v p"),
 }
 
-#: Kinds whose sequences lie one behind the other, and kinds in which new tokens follow earlier ones.
+#: Kinds whose sequences are packed one after the other, and kinds in which new tokens follow earlier ones.
 PACKED, AFTER_PAST = ("varlen", "paged"), ("decode", "paged")
 
-#: The sizes as an error message gives them, and how they are read.
+#: The sizes as error messages give them, and patterns that read them.
 SIZES = "b<B>h<H>[g<Hkv>]d<D>[v<Dv>]s<Sq>[k<N>]"
 _NUMBER = r"([1-9]\d*)"
 _SIZES = re.compile(f"b{_NUMBER}h{_NUMBER}(?:g{_NUMBER})?d{_NUMBER}(?:v{_NUMBER})?s{_NUMBER}(?:k{_NUMBER})?")
 
-#: Suffixes in their order, and how each is read.
+#: Suffixes in their order, with the pattern that reads each.
 SUFFIXES = {
     "causal": "causal",
     "w": f"w{_NUMBER}",
@@ -104,7 +104,7 @@ SUFFIXES = {
 }
 
 
-#: Suffixes as a person writes them.
+#: Suffixes as users write them.
 _SUFFIXES = [{"w": "w4096", "cap": "cap50", "p": "p128"}.get(name, name) for name in SUFFIXES]
 
 
@@ -112,10 +112,10 @@ _SUFFIXES = [{"w": "w4096", "cap": "cap50", "p": "p128"}.get(name, name) for nam
 class Workload:
     """One call to be timed; equal workloads have equal names.
 
-    ``kv_heads`` and ``value_width`` are as ``heads`` and ``width`` where they are 0.  ``other`` is the number of keys
+    ``kv_heads`` and ``value_width`` become ``heads`` and ``width`` where they are 0.  ``other`` is the number of keys
     of ``cross``, of past keys of ``decode`` and ``paged``, and of parts of ``merge``; ``page`` the keys of a page
     or block.
-    Raises WorkloadError for what has no name.
+    Raises WorkloadError for a call that has no name.
     """
 
     batch: int
@@ -137,7 +137,7 @@ class Workload:
     is_mixed: bool = False
 
     def __post_init__(self) -> None:
-        """Fill in what follows from the rest, so that equal calls are equal workloads, and refuse what has no name."""
+        """Fill in what follows from the rest, so that equal calls are equal workloads; refuse calls without a name."""
         implied = {
             "kv_heads": self.kv_heads or self.heads,
             "value_width": self.value_width or self.width,
@@ -156,7 +156,7 @@ class Workload:
 
     @property
     def family(self) -> str:
-        """The name with its length left open: workloads of one family differ in that alone."""
+        """The name with its length left open: workloads of one family differ only in the length."""
         sizes = f"b{self.batch}h{self.heads}"
         sizes += f"g{self.kv_heads}" if self.kv_heads != self.heads else ""
         sizes += f"d{self.width}"
@@ -185,7 +185,7 @@ class Workload:
 
     @property
     def sweep(self) -> int:
-        """The length that the family leaves open: S, and of ``decode`` and ``paged`` the past keys."""
+        """The length that the family leaves open: S, or the past keys for ``decode`` and ``paged``."""
         return self.other if self.kind in AFTER_PAST else self.length
 
     @property
@@ -195,12 +195,12 @@ class Workload:
 
     @property
     def past(self) -> int:
-        """Keys that come before the first query row, of the longest sequence."""
+        """Keys before the first query row of the longest sequence."""
         return self.other if self.kind in AFTER_PAST else 0
 
     @property
     def keys(self) -> int:
-        """Sk: all keys of a sequence, past ones and new ones; of ``merge`` the parts."""
+        """Sk: all keys of a sequence, past ones and new ones; the parts for ``merge``."""
         return self.other if self.kind in ("cross", "merge") else self.past + self.length
 
     @property
@@ -217,7 +217,7 @@ class Workload:
     def sequences(self) -> tuple[tuple[int, int], ...]:
         """Query rows and valid keys of each sequence; where it is causal, the last row sees the last key of all.
 
-        Of the packed kinds the lengths are given by the mix; the others have Sq rows in every sequence, and padding.
+        The mix gives the lengths of the packed kinds; the others have Sq rows in every sequence, and padding.
         """
         if self.kind not in PACKED:
             return tuple((self.length, keys) for keys in self.kv_lengths)
@@ -235,7 +235,7 @@ class Workload:
 
     @property
     def tokens(self) -> int:
-        """Query rows of a call: B · Sq, of packed sequences their sum.  Padding hides keys; every row is computed."""
+        """Query rows of a call: B · Sq, or the sum over packed sequences.  Padding hides keys; no row is left out."""
         return sum(rows for rows, _ in self.sequences)
 
 
@@ -245,7 +245,7 @@ def _descending(longest: int, batch: int) -> tuple[int, ...]:
 
 
 def _check(w: Workload) -> None:
-    """Refuse what has no name, or more than one."""
+    """Refuse a call that has no name, or more than one."""
     if w.kind not in KINDS:
         raise WorkloadError(f"{w.kind!r} is not a kind of workload{nearest(w.kind, KINDS)}")
     if w.mix not in ("", *MIXES):

@@ -14,7 +14,7 @@ perturbed weight.
    up to 1 and may exceed it, so π_j ≤ max(p_j, 1 − p_j) in ``storage`` only, where weights are kept.
 2. *dP.* A product of Dv terms: |δa_j| ≤ (g(Dv) + 2 · operand) Σ_d |g_d v_jd|, and one rounding where it is stored.
 3. *δ.* Perturbed scores move both of its forms, as Σ p_m (a_m − δ) = 0, by at most Σ p_m (exp(ε_m) − 1) |a_m − δ| /
-   Σ p_m exp(−ε_m), and never by more than max |a_m − δ|.  To this comes the larger of two errors:
+   Σ p_m exp(−ε_m), and never by more than max |a_m − δ|.  The larger of two errors is added:
    As Σ p̂_m â_m: Σ p̂_m |δa_m|, the sum, g(n) Σ p̂_m |a_m|, and where weights do not add up to 1, (n w + …) |δ|.
    As Σ g_d ô_d, as flash kernels compute it, with the output *as it was stored*: Σ_d |g_d| times the error of o_d by
    step 3 of BOUNDS.md, with one rounding to storage in ``fused`` and ``storage`` (w in ``wide``), and g(Dv) Σ_d |g_d
@@ -22,27 +22,26 @@ perturbed weight.
    |v_md|.
 4. *dS.* |δdS_j| ≤ π_j |a_j − δ| + p̂_j (|δa_j| + |δδ|) + 6 w p̂_j (|a_j| + |δ|): p (a − δ) and p a − p δ are both in
    use.  ``fused`` rounds it before the products; ``storage`` rounds every array, 4 u instead of 6 w.  A program that
-   differentiates exp(s − max s) as it stands adds the derivative of the shift, −Σ_j dS_j, at the largest score.  It is
-   0 but for roundings, those of all elements of the row, of δ, and g(n) Σ_j |dS_j| of its own sum.
+   differentiates exp(s − max s) as written adds the derivative of the shift, −Σ_j dS_j, at the largest score.  It is 0
+   except for roundings: those of all elements of the row, of δ, and g(n) Σ_j |dS_j| of its own sum.
 5. *Softcap.* The slope t = 1 − tanh² falls as |raw| grows, so its error is the larger of its changes to |raw| ± e;
    computed from tanh it has an absolute error of 2 tanh² times the relative one of tanh, and one rounding.
 6. *Sums.* dQ = scale Σ_j dS_j k_j with errors E_j of dS_j: scale Σ_j E_j |k_j|, (g(n) + 3 w + 2 · operand) Σ |terms|,
-   and n w |dQ|, since terms of one sign may all be rounded one way (BOUNDS.md, step 3). dK, dV and dbias likewise; n
-   is the number of pairs that are summed, of key, row and query head.  What is summed over a group may have been
-   stored for each query head: u Σ_h |dK_h|.  Where n = 0 the gradient is exactly zero, and so is its bound (GRAD-7,
-   GRAD-8).
-7. *Storing.* One rounding, and η; in ``storage`` also of the product before and after it is scaled.
+   and n w |dQ|, since terms of one sign may all be rounded one way (BOUNDS.md, step 3). dK, dV and dbias likewise; n is
+   the number of pairs that are summed, of key, row and query head.  Terms summed over a group may have been stored for
+   each query head: u Σ_h |dK_h|.  Where n = 0 the gradient is exactly zero, and so is its bound (GRAD-7, GRAD-8).
+7. *Storing.* One rounding, and η; in ``storage`` also for the product before and after it is scaled.
 8. *Operands that are results*, as q, k, v and ``grad_output`` are in a layer, with errors |δq|, |δk|, |δv| and |δg|.
    Scores take those of q and k into ε (BOUNDS.md, step 5). dP moves by
    μ_j = Σ_d |δg_d||v_jd| + (|g_d| + |δg_d|)|δv_jd|, and δ, in both of its forms, by Σ p̂_m μ_m, for
    Σ_d ĝ_d Σ_m p̂_m v̂_md and Σ_m p̂_m Σ_d ĝ_d v̂_md are one sum. The derivative of the shift does not see this: Σ_j dS_j
    is 0 for any operands. In the sums of step 6 each term is the product of dS_j + E_j with k_j + δk_j, off by
-   E_j |k_j| + (|dS_j| + E_j) |δk_j|; with q and g likewise. These errors need not be small against what they are
-   errors of, so every rounding is relative to the sum of both.
+   E_j |k_j| + (|dS_j| + E_j) |δk_j|; with q and g likewise. These errors need not be small compared with the values, so
+   every rounding is relative to the sum of both.
 
 Profiles: ``wide`` rounds nothing but results; ``fused`` the output before δ, the weights before Pᵀ dO, and dS before
 its products; ``storage``, a backward pass in the storage precision, every array between two operations.  The
-reference's own error, the same bound with float64's roundoff, is added.  In longer words: BOUNDS.md, "Gradients".
+reference's own error, the same bound with float64's roundoff, is added.  BOUNDS.md, "Gradients", has the long version.
 """
 
 from __future__ import annotations
@@ -72,17 +71,17 @@ Array = np.ndarray
 #: of a and of the sum by the sum of the powers, where a program differentiates the division.
 SOFTMAX_ROUNDINGS = 6
 
-#: Arrays of it that ``storage`` rounds, against the same: a / Σ, p a, p δ and their difference, or fewer.
+#: Arrays of this derivative that ``storage`` rounds, against the same: a / Σ, p a, p δ and their difference, or fewer.
 SOFTMAX_STORED = 4
 
-#: Times underflow may take η from an element of it in ``storage``: from those arrays, from the sum of the row, and
-#: where the derivative of the shift is added.  A power is at most 1: what is multiplied by it has lost no more.
+#: Number of times that underflow may take η from an element of it in ``storage``: in those arrays, in the sum of the
+#: row, and where the derivative of the shift is added.  A power is at most 1: a product with it loses no more.
 SOFTMAX_LOST = 6
 
 
 @dataclass(frozen=True)
 class GradOperandErrors(OperandErrors):
-    """|δq|, |δk| and |δv| as of sdpa, one key head per query head, and |δg| of grad_output (B, Hq, Sq, Dv)."""
+    """|δq|, |δk| and |δv| as for sdpa, one key head per query head, and |δg| of grad_output (B, Hq, Sq, Dv)."""
 
     grad_output: np.ndarray
 
@@ -98,7 +97,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Sizes that operands may have: |g| + |δg| and |v| + |δv|; ``moved`` is what their errors do to dP (step 8)."""
+    """Sizes that operands may have: |g| + |δg| and |v| + |δv|; ``moved`` is how far their errors move dP (step 8)."""
 
     g: Array
     v: Array
@@ -201,7 +200,7 @@ def _weights(f: Expected, epsilon: Array, low: Array, high: Array, r: Rounding) 
 
 
 def _delta_moved(f: Expected, epsilon: Array, low: Array, distance: Array) -> Array:
-    """Step 3: what perturbed scores do to both forms of δ."""
+    """Step 3: how far perturbed scores move both forms of δ."""
     raised = bounds._weights_moved(f, epsilon)
     pull = np.where(epsilon < 1, f.weights * np.expm1(epsilon), raised - f.weights) / low
     moved = np.where(distance > 0, pull * distance, 0.0).sum(axis=3, keepdims=True)
@@ -216,8 +215,8 @@ def _delta_of_weights(x: GradExpected, most: Array, a: Array, a_error: Array, de
     sums = np.sum(most * (a_error + relative * a), axis=3, keepdims=True)
     sums += (_powers(f, r) + r.score) * delta
     if r.score:
-        # Of each term p a, stored; or of a (p / Σ) and of p / Σ before it, where Σ is the sum of powers, by which the
-        # derivative of the division then multiplies again.
+        # Underflow of each stored term p a; or of a (p / Σ) and of p / Σ before it, where Σ is the sum of powers, by
+        # which the derivative of the division then multiplies again.
         powers = np.where(np.isfinite(f.lse), np.exp(f.lse - f.scores.max(axis=3, initial=-np.inf)), 1.0)[..., None]
         sums += r.underflow + r.underflow * powers * np.sum(f.allowed * (a + 2), axis=3, keepdims=True)
     return sums
@@ -241,7 +240,8 @@ def _shift(
 ) -> Array:
     """Step 4: the roundings of a row and of its δ, at every key whose score may be the largest.
 
-    ``error`` is that of dS where it is no longer small against it.  Errors of operands add up to nothing over a row.
+    ``error`` is the error of dS where it is no longer small compared with dS.  Errors of operands sum to zero over a
+    row.
     """
     f = x.forward
     row = of_weights + np.sum(rounded + growth(_keys(f), r) * (np.abs(x.d_scores) + error), axis=3, keepdims=True)
@@ -256,7 +256,7 @@ def _through_softcap(
     cap = options.softcap
     if cap is None:
         return d_scores
-    # The error of the scaled score, with that of exp in it, which makes it larger.
+    # The error of the scaled score, including the error of exp, which makes it larger.
     e = score_error(x.forward, Options(scale=options.scale), r, operands)
     raw = np.where(x.forward.allowed, np.abs(x.forward.raw), 0.0)
     e += (2 * r.accumulator + r.score) * raw
@@ -298,7 +298,7 @@ def bound(expected: GradExpected, options: Options, dtype: str, profile: Profile
 
 
 def both(under: Callable[[Rounding], dict[str, Array]], dtype: str, profile: Profile) -> dict[str, Array]:
-    """Bounds that allow a program its roundings, and the float64 reference its own.
+    """Bounds on a program's roundings plus those of the float64 reference.
 
     Parameters
     ----------
@@ -322,9 +322,9 @@ def both(under: Callable[[Rounding], dict[str, Array]], dtype: str, profile: Pro
 def bound_under(
     x: GradExpected, options: Options, r: Rounding, operands: GradOperandErrors | None = None
 ) -> dict[str, Array]:
-    """Steps 1 to 8 with the given roundoffs, of a program alone: the reference's own error is not added.
+    """Steps 1 to 8 for a program with the given roundoffs; the reference's own error is not added.
 
-    With ``operands`` the program works with q, k, v and grad_output that are off by as much; without, with exact ones.
+    ``operands`` are the errors of the program's q, k, v and grad_output, which are exact without it.
 
     Parameters
     ----------
@@ -344,7 +344,7 @@ def bound_under(
     """
     errors, f, heads = intermediates(x, options, r, operands), x.forward, x.grad_k.shape[1]
     scale, by_key = abs(x.scale), np.swapaxes(f.allowed, 2, 3)
-    # dS is stored before the products, in ``storage`` once more when it is scaled, or else an element of q or k is.
+    # dS is stored before the products, and in ``storage`` once more when dS, or else an element of q or k, is scaled.
     scaled = r.weight + 2 * r.score
     lost = max(1.0, scale) * (r.flushed + (r.underflow if r.weight else 0.0))
 
@@ -380,7 +380,7 @@ class _Operand:
 
     @property
     def size(self) -> Array:
-        """Size that it may have."""
+        """Largest size that it may have."""
         return np.abs(self.x) if self.error is None else np.abs(self.x) + self.error
 
 
@@ -389,7 +389,7 @@ def _summed(
 ) -> Array:
     """Steps 6 and 8: Σ_c terms[…, a, c] · other[…, c, :] over the allowed pairs, summed over groups: (B, heads, A, X).
 
-    ``rounded`` is what each term is rounded by before the product.
+    ``rounded`` is the relative rounding of each term before the product.
     """
     product, moved = terms @ other.x, error @ np.abs(other.x)
     if other.error is not None:
@@ -405,7 +405,7 @@ def _summed(
 
 
 def _of_bias(x: GradExpected, errors: Errors, shape: tuple[int, ...], r: Rounding, exact: bool) -> Array:
-    """Steps 6 and 7 for dS summed over the axes along which bias is broadcast; ``exact`` operands, or step 8."""
+    """Steps 6 and 7 for dS summed over the axes along which bias is broadcast; step 8 unless operands are ``exact``."""
     n = sum_to(x.forward.allowed.astype(float), shape)
     size = sum_to(np.abs(x.d_scores) + errors.d_scores, shape)
     total = np.abs(sum_to(x.d_scores, shape)) + (0.0 if exact else sum_to(errors.d_scores, shape))
@@ -421,7 +421,7 @@ def _sums(terms: Array, other: Array, heads: int) -> Array:
 
 
 def _where(some: Array, array: Array) -> Array:
-    """The bound, infinite where it is no number, and exactly 0 where nothing is summed."""
+    """The bound, infinite where it is NaN, and exactly 0 where nothing is summed."""
     return np.where(some, np.nan_to_num(array, nan=np.inf, posinf=np.inf), 0.0)
 
 

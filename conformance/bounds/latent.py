@@ -1,16 +1,16 @@
-r"""(MLA-6) Error bound of latent: the larger one of the two forms, element by element.
+r"""(MLA-6) Error bound of latent: the larger bound of its two forms, element by element.
 
-Both are sequences of products and of sdpa, so what one hands to the next is stored in the storage dtype, as in a layer
+Each form is a sequence of products and sdpa; what one hands to the next is stored in the storage dtype, as in a layer
 (bounds/mha.py, step 1, without a bias).
 
 1. *Expanded*: k = c · W_UK and v = c · W_UV arrive at sdpa (bounds/sdpa.py, step 5) with the error of a product of R
    terms.
-2. *Absorbed*: q' = q · W_UKᵀ arrives with that of a product of D terms, k and v are the latents themselves, and the
-   output o of sdpa goes through a product of R terms: |δy| ≤ |δo||W_UV| + (g(R) + 2 operand)(|o| + |δo|)|W_UV|, and is
-   stored.
+2. *Absorbed*: q' = q · W_UKᵀ arrives with the error of a product of D terms, k and v are the latents themselves, and
+   the output o of sdpa goes through a product of R terms: |δy| ≤ |δo||W_UV| + (g(R) + 2 operand)(|o| + |δo|)|W_UV|, and
+   is stored.
 
-The parts of a score, of D or R terms and of Dr, are one sum in either form.  The reference is computed in float64 and
-has an error of its own: the same bound with float64's roundoff, added.
+In either form a score is one sum of its parts, of D or R terms and of Dr.  The reference, computed in float64, has an
+error of its own: the same bound with float64's roundoff, which is added.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def bound(expected: LatentExpected, options: Options, dtype: str, profile: Profi
 
 
 def bound_under(expected: LatentExpected, options: Options, r: Rounding) -> LatentBound:
-    """The bound with the given roundoffs, of a program alone.
+    """The bound of a program with the given roundoffs; the reference's own error is not added.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def bound_under(expected: LatentExpected, options: Options, r: Rounding) -> Late
         |error|, absolute.
     """
     one, two, c = expected.expanded, expected.absorbed, expected.latents[:, None]
-    if options.scale is None:  # that of the absorbed form is not of its own width
+    if options.scale is None:  # the absorbed form's scale does not follow from its own width
         options = Options(scale=1 / np.sqrt(one.q.shape[3]))
     keys = _with_exact_columns(product_error(c, expected.w_uk, None, r), one.k)
     values = product_error(c, expected.w_uv, None, r)
@@ -89,7 +89,7 @@ def bound_under(expected: LatentExpected, options: Options, r: Rounding) -> Late
 
 
 def product_error(x: Array, w: Array, arriving: Array | None, r: Rounding) -> Array:
-    """The error of x · w once it is stored, (…, S, F); ``arriving`` is that of x.
+    """The error of x · w after it is stored, (…, S, F); ``arriving`` is the error of x.
 
     Parameters
     ----------
@@ -113,6 +113,6 @@ def product_error(x: Array, w: Array, arriving: Array | None, r: Rounding) -> Ar
 
 
 def _with_exact_columns(error: Array, whole: Array) -> Array:
-    """The error of the first columns of an array, whose others are exact."""
+    """The error of an array whose first columns have ``error`` and whose other columns are exact."""
     columns = whole.shape[3] - error.shape[3]
     return np.pad(error, ((0, 0), (0, 0), (0, 0), (0, columns)))

@@ -1,23 +1,24 @@
 r"""(MERGE-12) Error bounds of merge: how far output and lse may be from the reference, element by element.
 
 One row, P parts with keys, l_p their log-sum-exps, w_p their weights, o_p their outputs, o = Σ w_p o_p, L = max |l_p|
-+ log P.  w is the roundoff that is computed in, at least that of float32; bounds/sdpa.py has those of a profile.
++ log P.  w is the roundoff that is computed in, at least that of float32; bounds/sdpa.py has the roundoffs of each
+profile.
 
 1. *Log-sum-exps.*  A correct program may work in base 2, which rounds the constant and the product: at most 4 w L, as
-   the difference of two l_p is at most 2 L; the difference itself 2 w L.  One that joins two parts at a time stores
-   P − 1 log-sum-exps on its way, w L each, every one the log of a sum of two: another P (FUNCTION_ERROR + 2) w.  With
-   the error of exp, an l_p is as if moved by at most
+   the difference of two l_p is at most 2 L; the difference itself 2 w L.  A program that joins two parts at a time
+   stores P − 1 log-sum-exps on the way, w L each, every one the log of a sum of two: another P (FUNCTION_ERROR + 2) w.
+   With the error of exp, an l_p is as if moved by at most
 
        ε = w (EXP_ERROR + P (FUNCTION_ERROR + 2) + (P + 6) L).
 
 2. *Weights.*  As in bounds/sdpa.py, |δo| ≤ (exp(2 ε) − 1) Σ w_p |o_p − o|, and never more than max |o_p − o|.
-   A program may take the weights relative to lse as it is stored, as MERGE-2 is written, and divide by nothing: all of
-   them are then off by one factor more, which is (exp(ε) − 1) |o|.
+   A program may take the weights relative to lse as it is stored, as MERGE-2 is written, without a division: all of
+   them are then off by one more factor, which adds (exp(ε) − 1) |o|.
 3. *Sum.*  P products and sums, or P − 1 times o + σ (o_p − o), whose difference is rounded at the size of the larger:
    at most (3 P + 2) w A with A = max |o_p|.  A profile that rounds weights adds u Σ w_p |o_p|, one whose products have
    rounded operands 2⁻¹¹ times that once more, and one that stores every intermediate (P + 1) u A: the products, or
-   the outputs of P − 1 mergings of two.  A weight that underflows loses η Σ |o_p|: the η of what is computed in, and
-   in a profile that rounds weights the η of the storage dtype once more, as in step 3 of bounds/sdpa.py.
+   the outputs of P − 1 pairwise merges.  A weight that underflows loses η Σ |o_p|: the η of the dtype that is computed
+   in, and in a profile that rounds weights the η of the storage dtype once more, as in step 3 of bounds/sdpa.py.
 4. *Storing.*  One rounding of the output, u |o|, and what underflow loses.  lse is off by ε, and by the rounding of
    its sum and of itself, w (2 + 2 |lse|): it is in float32 or wider in every profile.
 
@@ -57,7 +58,7 @@ def lost_of_weight(r: Rounding) -> float:
 
 
 def bound(expected: MergeExpected, dtype: str, profile: Profile) -> MergeBound:
-    """The bound for one input; what is NaN in the reference is compared by class.
+    """The bound for one input; elements that are NaN in the reference are compared by class.
 
     Parameters
     ----------
@@ -76,7 +77,7 @@ def bound(expected: MergeExpected, dtype: str, profile: Profile) -> MergeBound:
     r, has_keys = rounding(dtype, profile), ~np.isneginf(expected.lses)
     lost = lost_of_weight(r)
     unit = r.accumulator + UNIT_ROUNDOFF["float64"]  # the reference's own error
-    with np.errstate(all="ignore"):  # NaN is a case, no accident
+    with np.errstate(all="ignore"):  # NaN is a test case, not an error
         parts, _, moved = sizes_and_errors(expected, unit)
         weights, absolute = expected.weights[..., None], np.abs(expected.outputs)
         apart = np.where(has_keys[..., None], np.abs(expected.outputs - expected.output), 0.0)

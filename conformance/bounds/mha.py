@@ -1,11 +1,11 @@
-r"""(MHA-18, SUB-9) Error bounds of the layers: its operators' bounds, each fed with the error of the last.
+r"""(MHA-18, SUB-9) Error bounds of the layers: their operators' bounds, each fed with the error of the previous one.
 
-A layer is a sequence of operators, so in every profile what one hands to the next is stored in the storage dtype: the
-projected q, k and v, the combined heads, the result of the layer, the residual sum, a normalised input.  Profiles
-differ in what they store within an operator.  Notation as in ``bounds/sdpa.py``: u and w are the unit roundoffs
-of the storage dtype and of the accumulator, g(n) is the error of a sum of n terms, η is what underflow may take;
-*stored* is u in the profile ``storage`` and 0 in the others.  |δx| is the error that an operand arrives with, bounded
-element by element, and X = |x| + |δx| the size that it may have.
+A layer is a sequence of operators, so in every profile what one operator hands to the next is stored in the storage
+dtype: the projected q, k and v, the combined heads, the result of the layer, the residual sum, a normalised input.
+Profiles differ in what they store within an operator.  Notation as in ``bounds/sdpa.py``: u and w are the unit
+roundoffs of the storage dtype and of the accumulator, g(n) is the error of a sum of n terms, η is what underflow may
+take; *stored* is u in the profile ``storage`` and 0 in the others.  |δx| is the error that an operand arrives with,
+bounded element by element, and X = |x| + |δx| the size that it may have.
 
 1. *Projection* y = x w + b with n inputs (Higham, Accuracy and Stability of Numerical Algorithms, 2002, §3.1 and
    §3.5):
@@ -13,14 +13,14 @@ element by element, and X = |x| + |δx| the size that it may have.
        |δy| ≤ |δx||w| + (g(n) + 2 operand)(X|w| + |b|) + stored (|xw| + |δxw|) + u (|y| + |δy|) + η.
 
    The bias is one more term of the sum, as an accumulator may start with it; ``storage`` rounds the product before it
-   is added, and loses η there.  Without an error of its own, x is exact: the inputs and weights of a call are numbers
-   of the dtype.
+   is added, and loses η there.  Without an arriving error x is exact: the inputs and weights of a call are numbers of
+   the dtype.
 2. *Heads.*  ``bounds.bound_under`` with the |δq|, |δk| and |δv| that step 1 gives: they move the scores, softmax and
    the weighted sum.
 3. *Combined heads and output projection*: step 1, with the bound of step 2 as |δx|.  Without w_o the heads are the
    result.
 4. *Averaged weights.*  The mean of the bounds of the heads, (H + 1) w p̄ for a sum of positive terms and a division,
-   and one storing.
+   and one rounding where they are stored.
 5. *Residual sum* z = x + y: |δz| ≤ |δx| + |δy| + u (|z| + |δz|) + η.
 6. *Layer normalisation* of z (n columns), with c = z − mean z, s = √(mean c² + ε) and y = c / s.
 
@@ -47,10 +47,10 @@ element by element, and X = |x| + |δx| the size that it may have.
    A variance computed as mean z² − mean² has an error of n w mean z², which this bound does not have: with a mean of
    many deviations it cancels (Chan, Golub & LeVeque, Amer. Statist. 37(3), 1983).
 
-Where a square that ``storage`` stores is beyond the dtype's largest number nothing is promised (as SDPA-26 of a score).
-In longer words: BOUNDS.md, "Layers".
+Nothing is promised where a square that ``storage`` stores exceeds the dtype's largest number (as SDPA-26 says of a
+score). BOUNDS.md, "Layers", has the long version.
 
-The reference is computed in float64 and has an error of its own: the same bound with float64's roundoff, added.
+The reference, computed in float64, has an error of its own: the same bound with float64's roundoff, which is added.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def bound(expected: LayerExpected | SublayerExpected, options: Options, dtype: s
 
 
 def bound_under(expected: LayerExpected | SublayerExpected, options: Options, r: Rounding) -> LayerBound:
-    """The bound with the given roundoffs, of a program alone: the reference's own error is not added.
+    """The bound of a program with the given roundoffs; the reference's own error is not added.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def bound_under(expected: LayerExpected | SublayerExpected, options: Options, r:
 
 
 def _layer(expected: LayerExpected, options: Options, r: Rounding, arriving: Array | None) -> tuple[Array, Array]:
-    """Steps 1 to 4: of the output, batch-first, and of the weights as they are returned; ``arriving`` is |δx_q|."""
+    """Steps 1 to 4: errors of the output, batch-first, and of the weights as returned; ``arriving`` is |δx_q|."""
     heads = expected.heads.weights.shape[1]
     keys_arriving = arriving if expected.self_attention else None
     q = projection_error(expected.q, arriving, r)
@@ -169,7 +169,7 @@ def projection_error(projection: Projection, arriving: Array | None, r: Rounding
     Parameters
     ----------
     projection
-        X (B, S, E), w (E, F) and b (F,).
+        x (B, S, E), w (E, F) and b (F,).
     arriving
         |error| of x, (B, S, E).
     r
@@ -197,7 +197,7 @@ def norm_error(norm: Norm, arriving: Array | None, r: Rounding) -> Array:
     Parameters
     ----------
     norm
-        Z (B, S, E), gamma and beta (E,), epsilon.
+        z (B, S, E), gamma and beta (E,), epsilon.
     arriving
         |error| of z, (B, S, E).
     r
@@ -241,10 +241,10 @@ def _averaged(expected: LayerExpected, per_head: Array, r: Rounding) -> Array:
 
 
 def _stored_error(value: Array, error: Array, r: Rounding) -> Array:
-    """The error of a result once it is stored, of which ``error`` is that before."""
+    """The error of a result after it is stored, from its ``error`` before."""
     return error + r.store * (np.abs(value) + error) + r.underflow
 
 
 def _mean(x: Array) -> Array:
-    """Over the last axis, which stays."""
+    """The mean over the last axis, which is kept."""
     return x.mean(axis=2, keepdims=True)

@@ -1,10 +1,10 @@
-r"""(GRAD-26) Error bounds of the gradients of a layer: its operators' bounds, each fed with the last's error.
+r"""(GRAD-26) Error bounds of the gradients of a layer: its operators' bounds, each fed with the previous one's error.
 
-As in ``bounds/mha.py``, in every profile what one operator hands to the next is stored in the storage
-dtype, here going forth (q, k, v and the combined heads C) and back (dC, dQ, dK, dV, and the parts of the gradient of an
-input).  Notation as there: u and w are the unit roundoffs of storage dtype and accumulator, g(n) the error of a sum of
-n terms, η what underflow takes, *stored* is u in ``storage`` and 0 in the other profiles; |δx| is the error that x
-arrives with and |x| + |δx| its size.
+As in ``bounds/mha.py``, in every profile what one operator hands to the next is stored in the storage dtype, here in
+the forward pass (q, k, v and the combined heads C) and in the backward pass (dC, dQ, dK, dV, and the parts of the
+gradient of an input).  Notation as there: u and w are the unit roundoffs of storage dtype and accumulator, g(n) the
+error of a sum of n terms, η what underflow takes, *stored* is u in ``storage`` and 0 in the other profiles; |δx| is the
+error that x arrives with and |x| + |δx| its size.
 
 1. *Forward pass*: |δq|, |δk|, |δv| and |δC| are steps 1 and 2 of ``bounds/mha.py``.
 2. *dC* = dY w_oᵀ, of exact dY and w_o, is a projection without a bias: step 1 there.  Without w_o it is dY, exact.
@@ -17,8 +17,8 @@ arrives with and |x| + |δx| its size.
 
    n w is for terms of one sign, which may all be rounded one way (BOUNDS.md, step 3).  ``storage`` may store the
    product of each sample before it adds them.
-5. *Biases*: the same with x = 1.  That of b_k is 0 however far off dK is, but a program sums what it has of dK, so its
-   bound is not.
+5. *Biases*: the same with x = 1.  The gradient of b_k is 0 whatever the error of dK, but a program sums its own dK, so
+   its bound is not 0.
 6. *Inputs*: dX = Σ dZ wᵀ over the projections Z that X enters, one, two or three of them.  They may be one sum over n
    columns in all (weights side by side), or one each, stored and then added:
 
@@ -28,9 +28,9 @@ arrives with and |x| + |δx| its size.
 7. *Zeros*: where every term of a sum is zero and cannot be off, so is the sum: rows of padded keys (GRAD-23) and rows
    without a key (GRAD-24), whose combined heads are 0, have the bound 0.
 
-In longer words: BOUNDS.md, "Gradients".
+BOUNDS.md, "Gradients", has the long version.
 
-The reference is computed in float64 and has an error of its own: the same bound with float64's roundoff, added.
+The reference, computed in float64, has an error of its own: the same bound with float64's roundoff, which is added.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def bound(expected: LayerGradExpected, options: Options, dtype: str, profile: Pr
 
 
 def bound_under(expected: LayerGradExpected, options: Options, r: Rounding) -> dict[str, Array]:
-    """The bound with the given roundoffs, of a program alone: the reference's own error is not added.
+    """The bound of a program with the given roundoffs; the reference's own error is not added.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def bound_under(expected: LayerGradExpected, options: Options, r: Rounding) -> d
 
 
 def _operands(x: LayerGradExpected, options: Options, r: Rounding, heads: int) -> tuple[GradOperandErrors, Array]:
-    """Steps 1 and 2: the errors of what the heads' backward pass is given, and that of the combined heads."""
+    """Steps 1 and 2: the errors of the inputs of the heads' backward pass, and the error of the combined heads."""
     q, k, v = (split(projection_error(p, None, r), heads) for p in (x.layer.q, x.layer.k, x.layer.v))
     attended = of_sdpa.bound_under(x.heads.forward, options, r, OperandErrors(q, k, v))
     exact = np.zeros_like(x.grad_output)
@@ -133,12 +133,12 @@ def _operands(x: LayerGradExpected, options: Options, r: Rounding, heads: int) -
 
 
 def _exact(array: Array) -> Off:
-    """An array that a call is given."""
+    """An array of the call's arguments, which has no error."""
     return array, np.zeros_like(array)
 
 
 def of_weight(x: Off, y: Off, r: Rounding) -> Array:
-    """Step 4: of Σ xᵀ y over the rows of all samples, (inputs, outputs), for x (B, S, inputs) and y (B, S, outputs).
+    """Step 4: the error of Σ xᵀ y over the rows of all samples, (inputs, outputs).
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def of_weight(x: Off, y: Off, r: Rounding) -> Array:
 
 
 def of_bias(y: Off, r: Rounding) -> Array:
-    """Step 5: of the sum of the rows of all samples, (outputs,).
+    """Step 5: the error of the sum of the rows of all samples, (outputs,).
 
     Parameters
     ----------
@@ -189,12 +189,12 @@ def _of_rows(parts: Array, carried: Array, size: Array, count: int, r: Rounding)
 
 
 def of_input(parts: Sequence[tuple[Off, Array]], r: Rounding) -> Array:
-    """Step 6: of Σ dZ wᵀ, (B, S, E), from dZ (B, S, F) and w (E, F) of each projection.
+    """Step 6: the error of Σ dZ wᵀ, (B, S, E), from dZ (B, S, F) and w (E, F) of each projection.
 
     Parameters
     ----------
     parts
-        DZ (B, S, F) with its |error|, and w (E, F), of each projection.
+        dZ (B, S, F) with its |error|, and w (E, F), of each projection.
     r
         Roundoffs of the storage dtype and of the dtype that is computed in.
 
@@ -218,5 +218,5 @@ def of_input(parts: Sequence[tuple[Off, Array]], r: Rounding) -> Array:
 
 
 def _number(array: Array) -> Array:
-    """The bound, infinite where it is no number."""
+    """The bound, infinite where it is NaN."""
     return np.nan_to_num(array, nan=np.inf, posinf=np.inf)

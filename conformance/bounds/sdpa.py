@@ -8,9 +8,9 @@ o = Σ p_j v_j for the output.
    unit roundoff of the accumulator.  n w holds always (Higham, Accuracy and Stability of Numerical Algorithms,
    2002, §3.1, first order); λ√n w holds with probability at least 1 − 2 exp(−λ²/2) if rounding errors are
    mean-independent (Higham & Mary, SIAM J. Sci. Comput. 41(5), 2019, Theorem 2.4).  Scaling, softcap and bias add
-   one rounding each; the slope of softcap, 1 − tanh², shrinks what came before.  This gives ε_j ≥ |δs_j|.  A scale of
-   each head is one factor more (SDPA-43); ALiBi is a product with a distance, which is exact, and a sum (SDPA-42); q
-   and k that are turned (SDPA-44) come as in step 5, off by two products and a sum each, and stored.
+   one rounding each; the slope of softcap, 1 − tanh², shrinks what came before.  This gives ε_j ≥ |δs_j|.  A scale per
+   head is one more factor (SDPA-43); ALiBi is a product with a distance, which is exact, and a sum (SDPA-42); rotated q
+   and k (SDPA-44) arrive as in step 5, off by two products and a sum each, and stored.
 2. *Softmax.*  With perturbed scores the output is Σ p_j r_j v_j / Σ p_m r_m with r_j = exp(δs_j).  As Σ p_j (v_j − o)
    is 0, exactly and not only to first order,
 
@@ -28,14 +28,14 @@ o = Σ p_j v_j for the output.
    A power exp(s_j − max s) that underflows loses at most η, which depends on the dtype that it is in.  The sum of the
    powers is at least 1, as the largest is exp(0), so the weight loses at most η, the output η Σ|v_j| and the sum η Sk.
    The same once more for a weight that is stored.
-   With sinks (SDPA-38) all of this holds with one key more, whose score is the sink, without an error of its own, and
+   With sinks (SDPA-38) all of this holds with one more key, whose score is the sink, without an error of its own, and
    whose value is 0.
 4. *Storing.*  One rounding of the result to its dtype, and the dtype's smallest number where it underflows.
 5. *Operands that are results.*  In a layer q, k and v are results themselves, off by δq, δk and δv.  A score then moves
    by at most |scale| Σ_d (|δq_d||k_d| + |q_d||δk_d| + |δq_d||δk_d|), which joins ε_j, and the output by Σ p̂_j |δv_j|
    for the perturbed weights p̂; roundings are relative to |q| + |δq|, |k| + |δk| and |v| + |δv|.
 
-The reference is computed in float64 and has an error of its own: the same bound with float64's roundoff, added.
+The reference, computed in float64, has an error of its own: the same bound with float64's roundoff, which is added.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ FUNCTION_ERROR = 6.0
 #: Elements of the largest temporary array; rows are processed in blocks to stay below it, and within a core's cache:
 #: with 4,000,000 a call of 8 × 128 × 128 × 64 took three times as long.
 BLOCK_ELEMENTS = 250_000
-#: Below as many keys a matrix product for each row costs more than it saves.
+#: Below this many keys a matrix product for each row costs more than it saves.
 FEW_KEYS = 16
 
 #: Half the distance between 1 and the next number: 2^-p for a significand of p bits.
 UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
-#: What underflow may lose: half the subnormal spacing of float16, whose subnormals every device keeps; the smallest
-#: normal number of the others, which many flush to zero.
+#: What underflow may lose: half the subnormal spacing of float16, whose subnormals every device keeps; for the others,
+#: whose subnormals many devices flush to zero, the smallest normal number.
 UNDERFLOW = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-25, "bfloat16": 2.0**-126}
 
 #: Largest finite number, beyond which a result may be infinite.
@@ -159,7 +159,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a call that decide about roundings (SDPA-3 to SDPA-6)."""
+    """The options of a call that affect roundings (SDPA-3 to SDPA-6)."""
 
     scale: float | None = None
     softcap: float | None = None
@@ -197,7 +197,7 @@ def bound(
     profile
         Precision profile: where the program rounds.
     operands
-        Errors of q, k and v, in a program that computes them; without, they are exact.
+        Errors of q, k and v, in a program that computes them; None: they are exact.
 
     Returns
     -------
@@ -217,12 +217,12 @@ def bound(
     return Bound(theirs.output + ours.output, weights, theirs.lse + ours.lse, *present)
 
 
-#: The last reference of each thread, with its options: under each profile of a dtype its own error is the same.
+#: The last reference of each thread, with its options: its own error is the same under every profile of a dtype.
 _LAST = threading.local()
 
 
 def _own(expected: Expected, options: Options) -> tuple[Expected, Bound]:
-    """A reference with its sinks as keys, and the bound on its own error, as it is computed in float64."""
+    """A reference with its sinks as keys, and the bound on its own error, from its computation in float64."""
     last: tuple[Expected, Options, tuple[Expected, Bound]] | None = getattr(_LAST, "of", None)
     if last is not None and last[0] is expected and _same(last[1], options):
         return last[2]
@@ -295,9 +295,9 @@ def growth(n: int | np.ndarray, r: Rounding) -> np.ndarray:
 
 
 def bound_under(expected: Expected, options: Options, r: Rounding, operands: OperandErrors | None = None) -> Bound:
-    """Steps 1 to 5 with the given roundoffs, of a program alone: the reference's own error is not added.
+    """Steps 1 to 5 for a program with the given roundoffs; the reference's own error is not added.
 
-    With ``operands`` the program works with q, k and v that are off by as much; without, with exact ones.
+    ``operands`` are the errors of the program's q, k and v, which are exact without it.
 
     Parameters
     ----------
@@ -335,7 +335,7 @@ def bound_under(expected: Expected, options: Options, r: Rounding, operands: Ope
 
     farther = np.nan_to_num(np.maximum(raised / low - p, p - lowered / high), nan=np.inf)
     weights = np.minimum(farther + p * (powers + 2 * r.score), np.maximum(p, 1 - p))
-    weights += r.store * p + (2 if r.score else 1) * r.underflow  # of the power and of the weight
+    weights += r.store * p + (2 if r.score else 1) * r.underflow  # underflow of the power and of the weight
     weights = np.where(expected.allowed, weights, 0.0)  # SDPA-7: exactly zero
 
     # No mean of exp(±ε) is farther from 1 than the largest.
@@ -350,7 +350,7 @@ def bound_under(expected: Expected, options: Options, r: Rounding, operands: Ope
 
 
 def rotary_errors(expected: Expected, r: Rounding) -> OperandErrors:
-    """(SDPA-44) What the rotation of q and k adds to step 5: two products and a sum, stored in the storage dtype."""
+    """(SDPA-44) Errors that rotating q and k adds to step 5: two products and a sum, stored in the storage dtype."""
     q, k = (
         (3 * r.accumulator + 2 * r.score + r.store) * size + np.where(size > 0, r.underflow, 0.0)
         for size in expected.rotary or ()
@@ -359,13 +359,13 @@ def rotary_errors(expected: Expected, r: Rounding) -> OperandErrors:
 
 
 def _weights_moved(expected: Expected, change: np.ndarray) -> np.ndarray:
-    """The weights times exp(change), (B, Hq, Sq, Sk): from the scores where it is large, as p may have underflowed."""
+    """The weights times exp(change), (B, Hq, Sq, Sk); from the scores if it is large, as p may have underflowed."""
     logarithm = np.where(expected.allowed, expected.scores - expected.lse[..., None], -np.inf)
     return np.where(np.abs(change) < 1, expected.weights * np.exp(change), np.exp(logarithm + change))
 
 
 def score_error(expected: Expected, options: Options, r: Rounding, operands: OperandErrors | None = None) -> np.ndarray:
-    """ε of step 1, with the error of exp as one of its argument, (B, Hq, Sq, Sk); 0 at keys that are not allowed.
+    """ε of step 1, with the error of exp counted as its argument's, (B, Hq, Sq, Sk); 0 at keys that are not allowed.
 
     Parameters
     ----------
@@ -399,9 +399,9 @@ def score_error(expected: Expected, options: Options, r: Rounding, operands: Ope
     error = (
         (growth(width, r) + 3 * r.accumulator + 2 * r.operand + 2 * r.score) * size + 4 * r.score * (raw + off) + off
     )
-    if options.head_scale is not None:  # one factor more
+    if options.head_scale is not None:  # one more factor
         error += (r.accumulator + r.score) * size
-    if r.score:  # of an element that is scaled, or of the product before it is scaled
+    if r.score:  # underflow of an element that is scaled, or of the product before it is scaled
         error += np.maximum(1.0, np.abs(scale)) * r.underflow * (1 + q.sum(3)[..., None] + k.sum(2)[:, :, None, :])
     score = raw
     if options.softcap is not None:
@@ -434,9 +434,9 @@ def _perturbed(
     moved = np.zeros((b, h, rows, v.shape[3]))
     p = expected.weights
     pull = np.where(epsilon < 1, p * np.expm1(epsilon), raised - p) / low
-    # Where the pulls add up to less than 1, what they move is less than the farthest value is away: no need to look.
+    # Where the pulls add up to less than 1, they move the output by less than the farthest value's distance: skip it.
     far = np.asarray(~(pull.sum(3) < 1).all((0, 1)))
-    # Of a row that sees every key of its head the largest value is that of the head.
+    # For a row that sees every key of its head, the largest value is the head's.
     part_seen = np.asarray(~expected.allowed.all((0, 1, 3)))
     farthest = np.full_like(moved, np.inf)
     largest = np.repeat(np.abs(v).max(2, keepdims=True, initial=0.0), rows, axis=2)
@@ -444,7 +444,7 @@ def _perturbed(
         np.zeros_like(moved) if off is None else np.repeat(off.max(2, keepdims=True, initial=0.0), rows, axis=2)
     )
     block = max(1, BLOCK_ELEMENTS // max(1, b * h * keys * v.shape[3]))
-    space = np.empty((b, h, min(block, rows), keys, v.shape[3]))  # memory that is new for each block takes longer
+    space = np.empty((b, h, min(block, rows), keys, v.shape[3]))  # new memory for each block is slower
     for start in range(0, rows, block):
         part = slice(start, start + block)
         distance = space[:, :, : min(block, rows - start)]

@@ -1,8 +1,8 @@
-"""(VARLEN-9) Error bounds of packed sequences: those of sdpa (bounds/sdpa.py), sequence by sequence.
+"""(VARLEN-9) Error bounds of packed sequences: the bounds of sdpa (bounds/sdpa.py), sequence by sequence.
 
-Nothing is derived here: the bound of a row depends on its own sequence, and on no other.  Keys and values that are
-stored with scales (PAGED-15) are results of a product, off by the rounding of a weight in the profile, or else of the
-accumulator: step 5 of bounds/sdpa.py with δk = u|k| and δv = u|v|.
+Nothing is derived here: the bound of a row depends only on its own sequence.  Keys and values that are stored with
+scales (PAGED-15) are results of a product, off by the rounding of a weight in the profile, or else of the accumulator:
+step 5 of bounds/sdpa.py with δk = u|k| and δv = u|v|.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PackedBound:
 def bound(
     expected: PackedExpected, options: sdpa.Options, dtype: str, profile: Profile, quantised: bool = False
 ) -> PackedBound:
-    """The bound for one pack, of which ``expected`` is the reference; parameters as of ``bounds.sdpa.bound``.
+    """The bound for one pack with the reference ``expected``; parameters as for ``bounds.sdpa.bound``.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def bound(
 
 
 def dequantised(expected: Expected, dtype: str, profile: Profile) -> sdpa.OperandErrors:
-    """(PAGED-15) How far keys and values may be off that a program dequantises: one rounding of each.
+    """(PAGED-15) Errors of the keys and values that a program dequantises: one rounding of each.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""(GRAD-33) Error bounds of the gradients of packed sequences: those of sdpa_grad, sequence by sequence.
+"""(GRAD-33) Error bounds of the gradients of packed sequences: the bounds of sdpa_grad, sequence by sequence.
 
-Nothing is derived here: the bound of a row or a key depends on its own sequence, and on no other.  What is in no
-sequence has a gradient of exactly zero.
+Nothing is derived here: the bound of a row or a key depends only on its own sequence.  Rows and keys in no sequence
+have gradients of exactly zero.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PackedGradBound:
 
 
 def bound(expected: PackedGradExpected, options: Options, dtype: str, profile: Profile) -> PackedGradBound:
-    """The bound for one pack, of which ``expected`` is the reference; parameters as of ``bounds.gradients.bound``."""
+    """The bound for one pack with the reference ``expected``; parameters as for ``bounds.gradients.bound``."""
     found = PackedGradBound(*(np.zeros(array.shape) for array in (expected.grad_q, expected.grad_k, expected.grad_v)))
     for part in expected.parts:
         own = gradients.bound(part.expected, options, dtype, profile)

@@ -1,1 +1,1 @@
-"""Calls that somebody made, with what came of them, as cases that the judge of the suite compares."""
+"""Calls that a user made, with their results, as cases that the suite's judge compares."""

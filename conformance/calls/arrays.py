@@ -1,4 +1,4 @@
-"""Arrays of a caller: of any framework and layout, brought into the form of the spec, or refused in one sentence."""
+"""Arrays of a caller, of any framework and layout: converted to the form of the spec, or refused in one sentence."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Form:
         return array.transpose(0, 2, 1, 3) if self.layout is Layout.BSHD else array
 
     def result(self, name: str, array: np.ndarray) -> np.ndarray:
-        """A result with all its axes; one of another rank stays as it is, and is then of a wrong shape."""
+        """A result with all its axes; one of another rank is unchanged, and then has a wrong shape."""
         if name == "grad_bias":
             return array
         if array.ndim != (3 if name == "lse" else 4) - self.dropped:
@@ -71,7 +71,7 @@ class Form:
 
 
 def array_of(name: str, array: Any) -> np.ndarray:
-    """An argument as a NumPy array.  Raises TypeError, with its name, for what is none."""
+    """An argument as a NumPy array.  Raises TypeError, with its name, for anything that is not an array."""
     if name in WHOLE_NUMBERS and isinstance(array, int | list | tuple):
         array = np.asarray(array)
     try:
@@ -81,7 +81,7 @@ def array_of(name: str, array: Any) -> np.ndarray:
 
 
 def pair_of(name: str, pair: Any) -> tuple[Any, ...]:
-    """A keyword that is a pair.  Raises TypeError, with its name, for a number alone."""
+    """A keyword that is a pair.  Raises TypeError, with its name, for a single number."""
     try:
         return tuple(pair)
     except TypeError:
@@ -89,7 +89,7 @@ def pair_of(name: str, pair: Any) -> tuple[Any, ...]:
 
 
 def layout_of(layout: Layout | str) -> Layout:
-    """The layout of a name.  Raises ValueError."""
+    """The layout with a name.  Raises ValueError."""
     try:
         return Layout(str(layout).upper())
     except ValueError:
@@ -97,7 +97,7 @@ def layout_of(layout: Layout | str) -> Layout:
 
 
 def profile_of(profile: Profile | str | None, dtype: str) -> Profile:
-    """The profile of a name, or without one that of an ordinary plug-in in a dtype.  Raises ValueError."""
+    """The profile with a name; for None, an ordinary plug-in's profile in a dtype.  Raises ValueError."""
     if profile is None:
         return _PLAIN.profile(dtype)
     try:
@@ -107,7 +107,7 @@ def profile_of(profile: Profile | str | None, dtype: str) -> Profile:
 
 
 def dtype_of(arrays: Mapping[str, np.ndarray]) -> str:
-    """The one dtype of all arrays.  Raises TypeError where there are several, or one without bounds."""
+    """The common dtype of all arrays.  Raises TypeError for several dtypes, or one without bounds."""
     found = {name: str(array.dtype) for name, array in arrays.items()}
     for name, dtype in found.items():
         if dtype not in DTYPES:
@@ -118,7 +118,7 @@ def dtype_of(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def check_options(keywords: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Refuse what the spec gives no meaning to (SDPA-37), and what is likely a slip."""
+    """Refuse options that the spec gives no meaning to (SDPA-37), and likely slips."""
     for name in ("mask", "bias", "sinks", "alibi_slopes", "head_scale", "rotary_cos", "rotary_sin", "block_mask"):
         if name in keywords:
             boolean, floating = keywords[name].dtype == bool, str(keywords[name].dtype) in DTYPES
@@ -166,7 +166,7 @@ def check_options(keywords: Mapping[str, Any], arrays: Mapping[str, np.ndarray])
 
 
 def check_fit(arrays: Mapping[str, np.ndarray], keywords: Mapping[str, Any]) -> None:
-    """Refuse what does not fit together, by the reference over no row."""
+    """Refuse arrays that do not fit together, by the checks of the reference, and values that the spec leaves open."""
     k, v = arrays["k"], arrays["v"]
     if keywords.keys() & {"past_key", "past_value"}:
         k, v = reference.joined(k, v, keywords.get("past_key"), keywords.get("past_value"))

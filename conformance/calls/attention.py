@@ -28,7 +28,7 @@ from attention_conformance.conformance.spec.inputs import GradientInputs, Inputs
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Layout, Profile
 
-#: What a wrong output breaks where one of these options is given, and nothing else tells.
+#: The clause that a wrong output breaks with one of these options, if nothing else tells.
 _CLAUSES = {
     "causal_offset": "SDPA-10",
     "is_causal": "SDPA-9",
@@ -143,7 +143,7 @@ def _forward(
     wanted: int | None,
     seed: int,
 ) -> tuple[Part, tuple[int, ...] | None]:
-    """The case of output, weights and lse; long ones by rows."""
+    """The case of the results except gradients; long ones by rows."""
     q, k, v = arrays["q"], arrays["k"], arrays["v"]
     past = keywords.get("past_key")
     keys = k.shape[2] + (0 if past is None else past.shape[2])
@@ -165,7 +165,7 @@ def _forward(
 
 
 def _clause(keywords: Mapping[str, Any], shape: Shape) -> str:
-    """The clause that a wrong output is blamed on while nothing better is known: of the one option, or of several."""
+    """The clause that a wrong output is blamed on by default: that of the only option, or of several together."""
     options = [clause for name, clause in _CLAUSES.items() if name in keywords]
     if "causal_offset" in keywords and "is_causal" in keywords:
         options.remove(_CLAUSES["is_causal"])
@@ -183,7 +183,7 @@ def _backward(
     dtype: str,
     seed: int,
 ) -> tuple[Part, tuple[int, ...] | None]:
-    """The case of the gradients; long ones by key heads, the first, the last and random ones."""
+    """The case of the gradients; long ones by key heads: the first, the last and random ones."""
     lacking = sorted(keywords.keys() & set(_FORWARD))
     if lacking:
         raise ValueError(f"the spec has no gradients with {', '.join(lacking)}")

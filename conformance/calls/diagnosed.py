@@ -1,4 +1,4 @@
-"""Diagnosis of results that are not close: the known mistake that gives them, where trying it is affordable."""
+"""Diagnosis of results that are not close: the known mistake that gives them, where trying mistakes is affordable."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.operators import OPERATORS
 
-#: Scores of an input on which known mistakes are tried, about a minute at most.
+#: Most scores of an input on which known mistakes are tried, about a minute.
 DIAGNOSED = 2**18
 
 
 def _scores(case: Any) -> float:
-    """Number of scores of a call, or of what a merge has in their place."""
+    """Number of scores of a call, or of elements of a merge's outputs."""
     if isinstance(case, GivenVarlen):
         return float(case.shape.hq * np.dot(case.shape.q_lengths, case.shape.k_lengths))
     return float(np.prod(case.held.outputs.shape if isinstance(case, GivenMerge) else case.shape.scores, dtype=float))
 
 
 def diagnosed(case: Any, reply: Reply, blank: Result, finding: Finding) -> tuple[str, list[str]]:
-    """The clause that is broken, and the known mistake that gives these very results, on as much as is affordable."""
+    """The broken clause, and the known mistake that gives exactly these results, where trying them is affordable."""
     import attention_conformance.conformance.faults  # noqa: F401  # registers them
     from attention_conformance.conformance.diagnosis.explain import explanation_text
     from attention_conformance.conformance.diagnosis.match import diagnose
@@ -50,7 +50,7 @@ def diagnosed(case: Any, reply: Reply, blank: Result, finding: Finding) -> tuple
     small, results = tried
     profile = Profile(str(blank.profile))
     compared = judge.comparisons(Reply("returned", results), small, blank.dtype, profile)
-    if all(each.ok for each in compared):  # what is wrong lies in another part
+    if all(each.ok for each in compared):  # the mistake is in another part
         return finding.broken, []
     failed = Failed(small, blank.dtype, profile, Failure.VALUE, Reply("returned", results))
     found = diagnose([failed], [], pairs=False)
@@ -60,7 +60,7 @@ def diagnosed(case: Any, reply: Reply, blank: Result, finding: Finding) -> tuple
 
 
 def _affordable(case: Any, reply: Reply, dtype: str) -> tuple[Any, dict[str, np.ndarray]] | None:
-    """A case on which faults can be tried, with its results, or None: the whole call, if all its rows were checked."""
+    """A case on which faults can be tried, with its results: the whole call if all rows were checked, else None."""
     complete = set(case.names) == set(OPERATORS[case.operator].returned(case.options))  # as faults return all
     if not complete or isinstance(case, GivenHeads) or _scores(case) > DIAGNOSED:
         return None

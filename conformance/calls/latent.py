@@ -24,10 +24,10 @@ from attention_conformance.conformance.spec.latent import check
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Layout, Profile
 
-#: What a wrong output breaks where one of these options is given, and nothing else tells.
+#: The clause that a wrong output breaks with one of these options, if nothing else tells.
 _CLAUSES = {"is_causal": "MLA-5", "causal_offset": "MLA-5", "kv_lengths": "MLA-5", "scale": "MLA-4"}
 
-#: The width at which as many scores are computed again as of sdpa; of a wider cache fewer are.
+#: The width at which as many scores are recomputed as for sdpa; for a wider cache fewer are.
 _WIDTH = 64
 
 
@@ -78,7 +78,7 @@ def latent(
 
 
 def _with_batch(form: Form, name: str, array: np.ndarray) -> np.ndarray:
-    """An argument with all its axes; one of another rank stays as it is, and is then refused."""
+    """An argument with all its axes; one of another rank is unchanged, and is then refused."""
     if name in ("q", "q_rope"):
         return form.four(name, array) if array.ndim == 4 - form.dropped else array
     if name in ("latents", "k_rope") and form.dropped and array.ndim == 2:

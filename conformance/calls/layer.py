@@ -74,7 +74,7 @@ def layer(
         case = given(GivenMhaGradients, layer, "GRAD-20", shape, dtype, names=tuple(grads))
         parts.append(Part(case, Reply("returned", grads)))
     for part in parts:
-        part.case.expected(dtype)  # raises InvalidInput, a ValueError, for what does not fit together
+        part.case.expected(dtype)  # raises InvalidInput, a ValueError, for arguments that do not fit together
     return Question(tuple(parts), dtype, profile_of(profile, dtype))
 
 

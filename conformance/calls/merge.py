@@ -45,5 +45,5 @@ def merge(
     came = {name: form.result(name, array_of(name, array)) for name, array in results.items()}
     (count, b, h, s, dv), axes = states.shape, {"dropped": form.dropped, "heads_inside": form.layout is Layout.BSHD}
     case = given(GivenMerge, inputs, "MERGE-2", sizes(b, h, s, dv, count), dtype, names=tuple(came), **axes)
-    case.expected(dtype)  # raises InvalidInput, a ValueError, for what does not fit together
+    case.expected(dtype)  # raises InvalidInput, a ValueError, for arguments that do not fit together
     return Question((Part(case, Reply("returned", came)),), dtype, profile_of(profile, dtype))

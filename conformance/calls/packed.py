@@ -1,4 +1,4 @@
-"""Call of varlen or paged as a question: rows of the pack, each as one of sdpa over its own keys."""
+"""Call of varlen or paged as a question: rows of the pack, each as a row of sdpa over its own keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from attention_conformance.conformance.spec.varlen import check_bias, check_pack
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Profile
 
-#: What a wrong output breaks where one of these options is given, of packed sequences and of pages.
+#: The clause that a wrong output breaks with one of these options, for packed sequences and for pages.
 _PACKED_CLAUSES = {
     "varlen": {"": "VARLEN-2", "is_causal": "VARLEN-3", "window": "VARLEN-3"}
     | dict.fromkeys(("scale", "softcap", "sinks"), "VARLEN-5")
@@ -45,7 +45,7 @@ def packed(
     wanted: int | None,
     seed: int,
 ) -> Question:
-    """A call of varlen, or with a block table of paged: rows of the pack, each as one of sdpa over its own keys."""
+    """A call of varlen, or with a block table of paged: rows of the pack, each as a row of sdpa over its own keys."""
     arrays = {name: array_of(name, array) for name, array in given_arrays.items()}
     keys, values = ("k_cache", "v_cache") if "block_table" in arrays else ("k", "v")
     new = {n: array_of(n, options[n]) for n in ("k_new", "v_new") if options.get(n) is not None}
@@ -125,7 +125,7 @@ def packed(
 class _Pack:
     """The sequences of a pack: how many queries and keys each has, and its keys and values.
 
-    Raises ValueError where arrays do not fit together, or boundaries are those that VARLEN-12 leaves open.
+    Raises ValueError for arrays that do not fit together, and for boundaries that VARLEN-12 leaves open.
     """
 
     operator: ClassVar[str] = "varlen"
@@ -159,7 +159,7 @@ class _Pack:
 
 
 class _Pages(_Pack):
-    """The same of pages."""
+    """The same for pages."""
 
     operator = "paged"
     made_of = (GivenPaged, PagedInputs, PagedShape)
@@ -201,7 +201,7 @@ class _Pages(_Pack):
         return self.arrays["kv_lengths"].astype(np.int64)
 
     def of(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Keys (Sk, Hkv, D) and values of a sequence, new ones among them."""
+        """Keys (Sk, Hkv, D) and values of a sequence, including new ones."""
         found = []
         for name in ("k", "v"):
             cache, table, length = self.arrays[f"{name}_cache"], self.arrays["block_table"][n], int(self.keys[n])

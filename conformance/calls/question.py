@@ -1,4 +1,4 @@
-"""Question: what is compared of a call and its results, the case of each part and what of it is looked at."""
+"""Question: the parts of a call and its results that are compared, and the case of each."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from attention_conformance.conformance.cases.parts import odd_rows
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Profile
 
-#: Scores (B, Hq, Sq, Sk) up to which every row is computed again, about a second on one core; rows of every head that
-#: are sampled at least beyond it; and scores of the key heads whose gradients are computed.
+#: Scores (B, Hq, Sq, Sk) up to which every row is recomputed, about a second on one core; fewest rows of every head
+#: that are sampled beyond it; and scores of the key heads whose gradients are computed.
 WHOLE, FEWEST_ROWS, GRADIENT_SCORES = 2**20, 8, 2**21
 
 #: Where tiles of kernels end.
@@ -23,7 +23,7 @@ TILES = (16, 32, 64, 128, 256)
 
 @dataclass(frozen=True)
 class Part:
-    """A case, what came for it, and what is said of what was checked."""
+    """A case, its results, and a note on what was checked."""
 
     case: Any
     reply: Reply
@@ -32,7 +32,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Question:
-    """Everything that is compared: the parts, and what was sampled."""
+    """Everything that is compared: the parts, and the sampled rows and heads."""
 
     parts: tuple[Part, ...]
     dtype: str
@@ -41,7 +41,7 @@ class Question:
     heads: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse to say of nothing that it is right, as of a function that returns None."""
+        """Refuse a question without results, such as that of a function that returns None."""
         if not self.parts:
             raise TypeError("nothing to compare: output is None, and no other result is given")
 
@@ -58,16 +58,16 @@ def shapes_of(s: Shape) -> dict[str, tuple[int, ...]]:
 
 
 def rows_of(scores: int, length: int) -> int:
-    """Number of rows that are checked where nobody says: all of few scores, else as many as make up WHOLE."""
+    """Number of rows that are checked by default: all for few scores, else as many as make up WHOLE."""
     return length if scores <= WHOLE else max(FEWEST_ROWS, WHOLE * length // scores)
 
 
 def sample_rows(
     length: int, wanted: int, output: np.ndarray, seed: int, boundaries: Sequence[int] | None = None
 ) -> np.ndarray:
-    """Sorted rows: all, or the first, the last, odd ones, edges of tiles and random ones, ``wanted`` in all.
+    """Sorted rows: all, or the first, the last, conspicuous ones, edges of tiles and random ones, ``wanted`` in all.
 
-    ``boundaries``, where sequences begin, take the place of edges of tiles.
+    ``boundaries``, where sequences begin, replace edges of tiles.
     """
     if length <= wanted:
         return np.arange(length)

@@ -1,4 +1,4 @@
-"""Results as they are compared: the part that a case is about, and nothing of what the spec leaves open."""
+"""Results as they are compared: the part that a case is about, without what the spec leaves open."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def part_in_question(case: Any, name: str, array: np.ndarray) -> np.ndarray:
 
 
 def without_open(case: Any, reply: Reply, dtype: str) -> Reply:
-    """The results, with the reference where no clause says MUST of a result that is not finite.
+    """The results, with the reference's numbers where a result is not finite and no clause forbids that with MUST.
 
-    That is NaN where a masked key holds NaN (SDPA-22 says SHOULD), rows whose scores overflow the dtype (SDPA-26), and
-    NaN of what is nobody's or another's (VARLEN-13, PAGED-5, MERGE-7).
+    Such results are NaN where a masked key holds NaN (SDPA-22 says SHOULD), rows whose scores overflow the dtype
+    (SDPA-26), and NaN from unused memory or another sequence (VARLEN-13, PAGED-5, MERGE-7).
     """
     opened = _OPENED.get(type(case))
     if opened is None or all(np.isfinite(a).all() for a in reply.results.values()):
@@ -68,7 +68,7 @@ def _open_pack(case: GivenVarlen, results: Mapping[str, np.ndarray], expected: A
         _open_rows(one, views, one.expected(dtype), dtype)
         held = one.held
         for name, own in ((n, held.arrays[n[0]]) for n in arrays if n in ("k", "v", "k_cache", "v_cache")):
-            if np.count_nonzero(~np.isfinite(arrays[name])) > np.count_nonzero(~np.isfinite(own)):  # another's
+            if np.count_nonzero(~np.isfinite(arrays[name])) > np.count_nonzero(~np.isfinite(own)):  # not its own
                 for result, view in views.items():
                     _fill(view, np.broadcast_to(True, view.shape), getattr(one.expected(dtype), result))
 
@@ -87,5 +87,5 @@ _OPENED: dict[type, Callable[..., None]] = {
 
 
 def _fill(got: np.ndarray, open_: np.ndarray, wanted: np.ndarray) -> None:
-    """Write what is wanted where a result is open and not finite."""
+    """Write the wanted numbers where a result is open and not finite."""
     got[...] = np.where(open_ & ~np.isfinite(got), wanted.astype(got.dtype), got)

@@ -1,4 +1,4 @@
-"""The cases: what is given to every implementation, one module per group of clauses."""
+"""The cases that implementations are run on, one module per group of clauses."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ __all__ = [
     "serving_cases",
 ]
 
-#: The names of the cases of a quick run, a line each: as few as show every fault and every clause; chosen by the kill
+#: Names of the cases of a quick run, one per line: as few as show every fault and every clause; chosen by the kill
 #: matrix (faults/kill_matrix.py).
 QUICK = Path(__file__).with_name("quick.txt")
 
@@ -76,7 +76,7 @@ def all_cases() -> dict[str, Case]:
     Raises
     ------
     ValueError
-        If a name stands twice.
+        If a name occurs twice.
     """
     return _by_name(each for group in _GROUPS for each in group.cases())
 
@@ -93,7 +93,7 @@ def every_case() -> dict[str, AnyCase]:
     Raises
     ------
     ValueError
-        If a name stands twice.
+        If a name occurs twice.
     """
     others = (mha, sublayer, gradient, mha_gradient, varlen, varlen_gradient, paged, merge, merge_gradient, latent)
     return _by_name([*all_cases().values(), *(each for group in others for each in group.cases())])
@@ -101,18 +101,18 @@ def every_case() -> dict[str, AnyCase]:
 
 @functools.cache
 def asked_kernel_cases() -> dict[str, Case]:
-    """The cases at the sizes of kernels that a run asks a plugged-in implementation, by name."""
+    """The kernel-sized cases that a run includes for a plugged-in implementation, by name."""
     return _by_name(kernels.asked_cases())
 
 
 @functools.cache
 def few_kernel_cases() -> dict[str, Case]:
-    """The cases at the sizes of kernels that a run asks built-in implementations that compile nothing, by name."""
+    """The kernel-sized cases that a run includes for built-in implementations that compile nothing, by name."""
     return _by_name(kernels.few_cases())
 
 
 def case_named(name: str) -> AnyCase:
-    """The case of a name, of whichever tier.  Raises KeyError for a name that no case has."""
+    """The case with a name, from any tier.  Raises KeyError for a name that no case has."""
     return asked_cases().get(name) or (
         serving.serving_case(name) if name.startswith("serving-") else kernels.kernel_case(name)
     )
@@ -120,45 +120,45 @@ def case_named(name: str) -> AnyCase:
 
 @functools.cache
 def asked_cases() -> dict[str, AnyCase]:
-    """Every case that a run asks without being told to, by name.
+    """Every case that a run includes by default, by name.
 
     Returns
     -------
     dict[str, AnyCase]
-        The cases of the clauses, then kernel-sized ones, those of one shape, and the serving forms at such sizes.
+        The cases of the clauses, then kernel-sized ones, one-shape ones, and kernel-sized serving ones.
     """
     return every_case() | asked_kernel_cases() | one_shape_cases() | asked_serving_cases()
 
 
 @functools.cache
 def asked_serving_cases() -> dict[str, PackedCase]:
-    """The cases of a design of packed and paged attention that a run asks a plugged-in implementation, by name."""
+    """The kernel-sized packed and paged cases that a run includes for a plugged-in implementation, by name."""
     return _by_name(serving.asked_cases())
 
 
 @functools.cache
 def serving_cases() -> dict[str, PackedCase]:
-    """The cases of the designs of packed and paged attention by their names: all are asked by name alone."""
+    """The cases of the designs of packed and paged attention, by name; all of them run only when named."""
     return _by_name(serving.cases())
 
 
 @functools.cache
 def one_shape_cases() -> dict[str, Case]:
-    """The cases of data that a run asks a plugged-in implementation of one shape, by name."""
+    """The cases of data that a run includes for a plugged-in implementation of one shape, by name."""
     return _by_name(one_shape.cases())
 
 
 @functools.cache
 def kernel_cases() -> dict[str, Case]:
-    """The cases at the sizes where kernels break by their names: all are asked by name alone, as they take longer."""
+    """The cases at the sizes where kernels break, by name; all of them run only when named, as they take longer."""
     return _by_name(kernels.cases())
 
 
 def quick_cases() -> dict[str, AnyCase]:
     """The cases of a quick run, by name, in the order of all.
 
-    They are those that the kill matrix chose, and of clauses that came since then the smallest case.  Raises KeyError
-    for a name that there is no longer.
+    They are the cases that the kill matrix chose, and the smallest case of each clause added since.  Raises KeyError
+    for a name that no longer exists.
     """
     named = {name: every_case()[name] for name in QUICK.read_text(encoding="utf-8").split()}
     about = {clause for case in named.values() for clause in case.clauses}
@@ -170,7 +170,7 @@ def quick_cases() -> dict[str, AnyCase]:
 
 
 def cases_named(pattern: str) -> list[AnyCase]:
-    """The cases whose names a glob meets; those for one shape or at the sizes of kernels where it meets no other."""
+    """The cases whose names match a glob; one-shape, kernel-sized and serving ones only where no other matches."""
     for known in (every_case, one_shape_cases, kernel_cases, serving_cases):
         found: list[AnyCase] = [case for name, case in known().items() if fnmatch(name, pattern)]
         if found:

@@ -1,4 +1,4 @@
-"""Cases: one named input with its reason, made from its own seed, its expected result and bound; and those of sdpa."""
+"""Cases: a named input with its reason, made from its own seed, its expected result and bound; the cases of sdpa."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Blame:
 
     shape: str
     accuracy: str
-    #: Where the case names no clause that says what the value is.
+    #: For a case that names no clause about values.
     value: str
     #: Clause of an extra result that is wrong where the output is right, by its name.
     of_result: Mapping[str, str] = field(default_factory=dict)
-    #: These say the same of every operator.
+    #: The same for every operator.
     dtype: str = "SDPA-27"
     modified: str = "SDPA-28"
     unrepeatable: str = "SDPA-29"
@@ -74,7 +74,7 @@ class Blame:
 class AnyCase(ABC):
     """One named input; ``clauses[0]`` is the clause that is broken if the case fails by value."""
 
-    #: The name of the operator, what it is called with, and who is to blame for what.
+    #: The operator's name, the class of its inputs, and the clauses that failures break.
     operator: ClassVar[str]
     arguments: ClassVar[type]
     blame: ClassVar[Blame]
@@ -98,17 +98,17 @@ class AnyCase(ABC):
     zeros: bool = False
     #: A case to run before this one on the same prepared implementation.
     after: str = ""
-    #: What its sizes must be like wherever it is asked, besides what its own say (cases/fit.py): "Sq > Sk, B > 1".
+    #: Conditions on its sizes wherever it runs, beyond those that its own sizes imply (cases/fit.py): "Sq > Sk, B > 1".
     needs: str = ""
-    #: The case that it is fitted from, where that is fitted too.
+    #: The case to run before this one, fitted to the same envelope.
     before: AnyCase | None = field(default=None, repr=False)
-    #: It is at other sizes than its own, inside an envelope.
+    #: Whether it is at other sizes than its own, inside an envelope.
     fitted: bool = False
-    #: Reason why it cannot be asked inside an envelope, "" where it can.
+    #: Reason why it cannot run inside an envelope, "" if it can.
     unfit: str = ""
     #: Reason why the case stays although no fault and no known deviation needs it (conformance/faults/kill_matrix.py).
     stays: str = ""
-    #: What keeps its inputs, expected results and bounds.
+    #: Store of its inputs, expected results and bounds.
     store: CaseStore = field(default=CASES, repr=False, compare=False)
 
     @property
@@ -216,7 +216,7 @@ class AnyCase(ABC):
         return self.arguments(*arrays, *self.tables(), keywords)
 
     def tables(self) -> tuple[np.ndarray, ...]:
-        """The arguments behind those that are drawn, which are whole numbers."""
+        """The arguments after the drawn ones, which are whole numbers."""
         return ()
 
     def draw(self, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
@@ -256,7 +256,7 @@ class AnyCase(ABC):
 
     @abstractmethod
     def make_bound(self, inputs: Any, expected: Any, dtype: str, profile: Profile) -> Any:
-        """The error bound for inputs, of which ``expected`` is the reference, under a profile.
+        """The error bound for inputs with the reference ``expected``, under a profile.
 
         Parameters
         ----------
@@ -291,7 +291,7 @@ class AnyCase(ABC):
         """
 
     def located(self, comparison: Comparison) -> Comparison:
-        """A comparison with the indices that its reader knows: those of the whole result, where a part is compared.
+        """A comparison with indices into the whole result, where only a part of it is compared.
 
         Parameters
         ----------
@@ -306,12 +306,12 @@ class AnyCase(ABC):
         return comparison
 
     def results(self) -> tuple[str, ...]:
-        """Names of the results that are asked for, in order."""
+        """Names of the requested results, in order."""
         return OPERATORS[self.operator].returned({n for n, value in self.options.items() if value is not False})
 
     @classmethod
     def of(cls, name: str, clauses: str, why: str, shape: Any, options: Mapping[str, Any]) -> Self:
-        """A case from its clauses as one text, and its other fields among its options.
+        """A case, with its clauses as one text and its other fields among its options.
 
         Parameters
         ----------
@@ -320,7 +320,7 @@ class AnyCase(ABC):
         clauses
             Ids, separated by spaces.
         why
-            The mistake that it is there for.
+            The mistake that it should catch.
         shape
             Sizes, of the operator's type.
         options
@@ -361,7 +361,7 @@ class Case(AnyCase):
         of_result={"weights": "SDPA-18", "lse": "SDPA-19", "present_key": "DEC-3", "present_value": "DEC-3"},
     )
     shape: Shape = SMALL
-    #: Number of the Sk keys and values of ``shape`` that are past ones; None for a call without a past.
+    #: Number of past keys and values among the Sk of ``shape``; None for a call without a past.
     past: int | None = None
 
     @property
@@ -370,7 +370,7 @@ class Case(AnyCase):
         return super().keywords | (frozenset() if self.past is None else {"past_key", "past_value"})
 
     def results(self) -> tuple[str, ...]:
-        """Names of the results that are asked for, in order."""
+        """Names of the requested results, in order."""
         asked = {name for name, value in self.options.items() if value is not False}
         return OPERATORS[self.operator].returned(asked | (self.keywords & {"past_key"}))
 
@@ -379,7 +379,7 @@ class Case(AnyCase):
         return (self.data or normal(1.0))(rng, self.shape)
 
     def before_edit(self, dtype: str) -> Inputs:
-        """The inputs before they are edited; some keys and values are past ones."""
+        """The inputs before they are edited, split into past and new keys and values."""
         inputs: Inputs = super().before_edit(dtype)
         if self.past is None:
             return inputs
@@ -419,14 +419,14 @@ def reference_of(inputs: Inputs) -> Expected:
     Raises
     ------
     InvalidInput
-        For invalid ones.
+        For invalid inputs.
     """
     options = {name: value for name, value in inputs.keywords.items() if not name.startswith("return_")}
     return reference.sdpa(inputs.q, inputs.k, inputs.v, **options)
 
 
 def bound_of(inputs: Inputs, expected: Expected, dtype: str, profile: Profile) -> bounds.Bound:
-    """The error bound for inputs, of which ``expected`` is the reference, under a profile.
+    """The error bound for inputs with the reference ``expected``, under a profile.
 
     Parameters
     ----------
@@ -457,7 +457,7 @@ def case(name: str, clauses: str, why: str, shape: Shape = SMALL, **rest: Any) -
     clauses
         Ids, separated by spaces, first the one that it tests.
     why
-        The mistake that it is there for.
+        The mistake that it should catch.
     shape
         B, Hq, Hkv, Sq, Sk, D and Dv.
     rest

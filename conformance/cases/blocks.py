@@ -29,7 +29,7 @@ from attention_conformance.conformance.spec.inputs import Inputs
 #: Two blocks of 16 rows and three of 16 keys, the last of each cut off; and as many rows as keys.
 BLOCKS = Shape(sq=19, sk=37, d=16, dv=16)
 SELF = replace(BLOCKS, sq=37)
-#: Six draft tokens behind five keys.
+#: Six draft tokens after five keys.
 TREE = replace(SMALL, sq=6, sk=11)
 
 #: Changes a table (…, ⌈Sq / bq⌉, ⌈Sk / bk⌉).
@@ -52,14 +52,14 @@ def table(size: tuple[int, int], axes: str = "bh", change: Change | None = None)
 
 
 def random_blocks(size: tuple[int, int], axes: str = "bh", change: Change | None = None) -> Maker:
-    """A random block mask of blocks of a size, another one for each of the ``axes``; every row of it has a block."""
+    """A random block mask with blocks of a size, different along each of the ``axes``; every row has a block."""
 
     def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
         blocks = tuple(-(-n // of) for n, of in zip((s.sq, s.sk), size, strict=True))
         found = rng.random((s.b if "b" in axes else 1, s.hq if "h" in axes else 1, *blocks)) < 0.5
         some = rng.integers(0, blocks[1], found.shape[:3])[..., None]
         np.put_along_axis(found, some, True, axis=3)
-        np.put_along_axis(found, (some + 1) % blocks[1], blocks[1] == 1, axis=3)  # and one that it has not
+        np.put_along_axis(found, (some + 1) % blocks[1], blocks[1] == 1, axis=3)  # and lacks one
         if change is not None:
             change(found)
         return found if axes else found[0, 0]
@@ -218,7 +218,7 @@ def _random_parents(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
 
 
 def _with(**changes: Any) -> Callable[[Inputs], Inputs]:
-    """Other options: what a function makes of one, or None to leave it out."""
+    """An edit of options: by option, a function of its value, or None to leave it out."""
 
     def edit(inputs: Inputs) -> Inputs:
         new = {name: None if change is None else change(inputs.keywords[name]) for name, change in changes.items()}

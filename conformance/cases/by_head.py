@@ -1,4 +1,4 @@
-"""(SDPA-42 to SDPA-44) Cases of ALiBi slopes, of scales of each head, and of rotations."""
+"""(SDPA-42 to SDPA-44) Cases of ALiBi slopes, scales per head, and rotations."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _rotary() -> Iterator[Case]:
 
 
 def _angles(s: Shape, width: int) -> np.ndarray:
-    """Angles of each place and pair, the slowest a tenth of the fastest, so that all of them show at few places."""
+    """Angles of each position and pair, the slowest a tenth of the fastest, so that all show at few positions."""
     half = width // 2
     return np.arange(s.sq + s.sk)[:, None] * 10.0 ** (-np.arange(half) / max(half, 1))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from attention_conformance.impls.envelope import Shape as Shape
 
-#: The default, with every axis of another length where the spec allows it, and none a power of two.
+#: The default: Sq and Sk differ, and neither is a power of two.
 SMALL = Shape()
 SQUARE = Shape(sq=7, sk=7)
 TALL = Shape(sq=7, sk=5)
@@ -42,7 +42,7 @@ def normal(spread: float) -> Data:
     Returns
     -------
     Data
-        Makes q (B, Hq, Sq, D), k (B, Hkv, Sk, D) and v (B, Hkv, Sk, Dv) in float64 of a generator and a shape.
+        Makes q (B, Hq, Sq, D), k (B, Hkv, Sk, D) and v (B, Hkv, Sk, Dv) in float64 from a generator and a shape.
     """
 
     def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -65,23 +65,23 @@ def integers(low: int, high: int) -> Data:
 
 
 def numbered(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Normal q and k; v[b, h, j, d] tells its own batch, head and key, so that the keys seen can be read off."""
+    """Normal q and k; v[b, h, j, d] encodes its batch, head and key, so that the keys seen can be read off."""
     q, k, _ = normal(1.0)(rng, s)
     b, h, j, d = np.ogrid[: s.b, : s.hkv, : s.sk, : s.dv]
     return q, k, ((j + 1) % 61) + 0.25 * h + 0.125 * b - 0.5 * (d % 2) + 0.0 * d
 
 
 def pointing(data: Data) -> Data:
-    """The same with queries that point at keys, so that at any length and in half precision one key decides a row.
+    """Data whose queries point at keys, so that at any length and in half precision one key decides a row.
 
-    To each query are added two keys of its head, so that their scores are about 6 over the others: one at a place
-    where implementations go wrong (the first and the last key, the diagonal and its neighbours, the edges of tiles), one
-    anywhere.  Where a key is dropped that should count, or counts that should not, the rows that point at it tell.
+    Two keys of its head are added to each query, which puts their scores about 6 above the others: one at a place where
+    implementations go wrong (the first and the last key, the diagonal and its neighbours, the edges of tiles), one
+    anywhere.  If a key is wrongly dropped or wrongly counted, the rows that point at it show it.
 
     Parameters
     ----------
     data
-        Data that q, k and v are made by first.
+        Data that makes the original q, k and v.
 
     Returns
     -------
@@ -122,16 +122,16 @@ def constant_values(value: float, data: Data | None = None) -> Data:
     return make
 
 
-#: The level of values whose scores are moved, at other sizes than a case's own.
+#: Level of the values in cases of shifted scores, at other sizes than a case's own.
 LEVEL = 16.0
 
 
 def shifted(offset: float, spread: float = 1.0, level: float = 0.0) -> Data:
-    """All scores moved by about ``offset``, a no-op for softmax: the first coordinate of q and k is constant.
+    """All scores shifted by about ``offset``, a no-op for softmax: the first coordinate of q and k is constant.
 
     The offset is exact where √D / 16 is: q[0] = offset · √D / 16 and k[0] = 16 with the default scale.  In half
-    precision storing such scores costs the whole of a normal output; with a ``level`` of the values zeros, which a
-    maximum that starts too high leaves, are still none.
+    precision storing such scores loses a normal output entirely; with a ``level`` added to the values, the zeros that a
+    maximum that starts too high leaves are still wrong.
     """
 
     def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -143,23 +143,23 @@ def shifted(offset: float, spread: float = 1.0, level: float = 0.0) -> Data:
 
 
 def drawn(spread: float = 1.0, offset: float = 0.0, outlier: float = 1.0, values: float = 1.0) -> Data:
-    """Data of random problems, every option of it at once.
+    """Data of random problems, with every option at once.
 
     Parameters
     ----------
     spread
         Standard deviation of q and k, which are normal.
     offset
-        Amount that all q · k / √D are moved by, about, through a first coordinate that is nearly constant.
+        Approximate shift of all q · k / √D, through a first coordinate that is nearly constant.
     outlier
-        Factor by which one key of each head is longer, as trained models have them.
+        Factor that lengthens one key of each head, as in trained models.
     values
         Standard deviation of v.
 
     Returns
     -------
     Data
-        Makes q (B, Hq, Sq, D), k (B, Hkv, Sk, D) and v (B, Hkv, Sk, Dv) in float64 of a generator and a shape.
+        Makes q (B, Hq, Sq, D), k (B, Hkv, Sk, D) and v (B, Hkv, Sk, Dv) in float64 from a generator and a shape.
     """
 
     def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -175,7 +175,7 @@ def drawn(spread: float = 1.0, offset: float = 0.0, outlier: float = 1.0, values
 
 
 def peak(key: int, size: float = 30.0) -> Data:
-    """The largest score of every row at one key (negative counts from the end), by about ``size`` over the rest."""
+    """The largest score of every row at one key (negative counts from the end), about ``size`` above the rest."""
 
     def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         q, k, v = numbered(rng, s)
@@ -200,7 +200,7 @@ def ascending(step: float = 1.0) -> Data:
 
 
 def cancelling_values(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Small numbers, and values of about ±100 in turn: the output is small against them."""
+    """Small q and k, and values of about ±100 in turn: the output is small compared with them."""
     q, k, v = normal(0.1)(rng, s)
     return q, k, v + 100.0 * (-1.0) ** np.arange(s.sk)[:, None]
 
@@ -226,7 +226,7 @@ def random_mask(keep: float, shape: tuple[int | None, ...] = (None, None, None, 
 
 
 def some_mask(keep: float, shape: tuple[int | None, ...] = (None, None, None, None)) -> Maker:
-    """A random mask that masks some key: of few keys, at some sizes of a case, it would mask none by chance."""
+    """A random mask that masks at least one key: with few keys, at some sizes of a case, chance would mask none."""
 
     def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
         mask = random_mask(keep, shape)(rng, s, dtype)
@@ -238,12 +238,12 @@ def some_mask(keep: float, shape: tuple[int | None, ...] = (None, None, None, No
 
 
 def full_mask(value: bool) -> Maker:
-    """The same everywhere, in full shape."""
+    """One value everywhere, in full shape."""
     return lambda rng, s, dtype: np.full(s.scores, value)
 
 
 def mask_without(rows: slice = slice(None), keys: slice = slice(None), batch: slice = slice(None)) -> Maker:
-    """All True but for a block of rows and keys (of some batches)."""
+    """All True except for a block of rows and keys (of some batches)."""
 
     def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
         mask = np.ones(s.scores, bool)
@@ -274,9 +274,9 @@ def bias_from(mask: Maker, value: float | None) -> Maker:
 
 
 def lengths(*values: int, of: int | None = None) -> Maker:
-    """One length (or offset) per batch, in turn where there are more batches, the last ones where there are fewer.
+    """One length (or offset) per batch: repeated in turn for more batches, the last ones for fewer.
 
-    Of a cache of ``of`` keys, which is scaled to the keys there are: all stay all, none stay none.
+    Lengths in a cache of ``of`` keys are scaled to the number of keys there is: all stay all, none stay none.
     """
     return lambda rng, s, dtype: _per_batch(values, s, of)
 
@@ -287,7 +287,7 @@ def stated(*values: int) -> Maker:
 
 
 def ends(*values: int, of: int | None = None) -> Maker:
-    """The offset at which the queries are the last of so many keys: each of ``lengths`` less Sq."""
+    """The offset at which the queries are the last of that many keys: each of ``lengths`` minus Sq."""
     return lambda rng, s, dtype: _per_batch(values, s, of) - s.sq
 
 

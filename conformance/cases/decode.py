@@ -30,7 +30,7 @@ from attention_conformance.conformance.spec.inputs import Inputs
 
 #: A step of one token, and one of three, over a past of six and of four keys.
 STEP, STEPS = ONE_QUERY, replace(SMALL, sq=3)
-#: The steps in which a sequence of seven tokens is given: new tokens, and tokens before them.
+#: The steps of a sequence of seven tokens: new tokens, and tokens before them.
 SEQUENCE = ((3, 0), (1, 3), (2, 4), (1, 6))
 
 
@@ -109,7 +109,7 @@ def _fixed() -> Iterator[Case]:
 
 
 def _sequence() -> Iterator[Case]:
-    """One sequence in steps: all of them are drawn from the same numbers, those of ``decode-sequence``."""
+    """One sequence in steps, all with the same numbers: those of ``decode-sequence``."""
     shape = replace(GROUPED, sq=7, sk=7)
     yield case("decode-sequence", "DEC-4", "Seven tokens at once, which the cases beside it take in steps.", shape, data=_same_sequence, is_causal=True, stays="the sequence that the steps are compared with", needs="Sq = 7, Sk = 7")
     for new, before in SEQUENCE:

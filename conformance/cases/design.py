@@ -1,8 +1,8 @@
-"""Covering designs: few rows in which every pair of sizes and options meets, and every triple that is asked for.
+"""Covering designs: few rows in which every pair of sizes and options meets, and every requested triple.
 
-Greedy, as AETG (Cohen et al. 1997): each row begins with a combination that is still missing, and of some random
-completions the one that brings most missing combinations is taken.  Libraries for covering arrays were tried; with a
-limit on what a row costs they take minutes, and a design is made within each envelope, in a run.
+Greedy, as AETG (Cohen et al. 1997): each row begins with a combination that is still missing, and is completed by the
+one of some random completions that adds most missing combinations.  Libraries for covering arrays were tried; with a
+limit on a row's cost they take minutes, too long for a run, which makes a design within each envelope.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy as np
 #: Completions that are tried for each row.
 TRIED = 48
 
-#: Combinations that a row at the limit of cost has to bring more than one of no cost.
+#: Number of combinations by which a row at the cost limit must exceed one of no cost.
 PRICE = 3.0
 
 
 class Row(NamedTuple):
-    """One case of a design: its sizes, its options by the name of their set, its dtype, and whether lse is asked for."""
+    """One case of a design: its sizes, its options by the name of their set, its dtype, and whether lse is returned."""
 
     sq: int
     sk: int
@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Factors:
-    """Allowed values of each part of a row; ``limit`` bounds the cost of one, ``allows`` what else it has to be."""
+    """Allowed values of each part of a row; ``limit`` bounds a row's cost, and ``allows`` is a further condition."""
 
     sq: tuple[int, ...]
     sk: tuple[int, ...]
@@ -55,11 +55,11 @@ class Factors:
     option: tuple[str, ...]
     dtype: tuple[str, ...]
     lse: tuple[bool, ...]
-    #: Three parts that have to meet in every way, and in which of their values (all where a part is not named).
+    #: Triples of parts whose values must meet in every way, and which values (all of a part that is not named).
     triples: tuple[tuple[str, str, str], ...] = ()
     within: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     limit: int = 1 << 21
-    #: Whether a row can be, whatever it costs; rows of equal lengths for an implementation that has only those.
+    #: Whether a row is possible, whatever it costs: only equal lengths, for an implementation that takes no others.
     allows: Callable[[Row], bool] | None = None
 
     def values(self, name: str) -> tuple[Any, ...]:
@@ -79,14 +79,14 @@ class Coverage:
     parts: tuple[str, ...]
     total: int
     reached: int
-    #: Combinations that the limit of cost excludes, and that ``allows`` does.
+    #: Combinations that the cost limit excludes, and that ``allows`` excludes.
     too_large: int
     refused: int
 
 
 @dataclass(frozen=True)
 class Design:
-    """Rows in which every possible combination is reached, and the count."""
+    """Rows that reach every possible combination, and the count."""
 
     rows: tuple[Row, ...]
     coverage: tuple[Coverage, ...]
@@ -98,20 +98,20 @@ def design(factors: Factors, seed: int = 0) -> Design:
     Parameters
     ----------
     factors
-        Allowed values, and which triples are asked for; every pair is.
+        Allowed values and the requested triples; every pair is always requested.
     seed
         Seed of the completions that are tried.
 
     Returns
     -------
     Design
-        No row stands twice; none where a part has no allowed value.
+        No row occurs twice; no rows where a part has no allowed value.
     """
     return _Maker(factors, seed).design()
 
 
 class _Maker:
-    """A design while it is made; a row is a vector of indices into the values of its parts."""
+    """A design under construction; a row is a vector of indices into the values of its parts."""
 
     def __init__(self, factors: Factors, seed: int) -> None:
         self.factors, self.rng = factors, np.random.default_rng(seed)
@@ -150,13 +150,13 @@ class _Maker:
         return Coverage(tuple(PARTS[part] for part in parts), asked, possible - refused, asked - possible, refused)
 
     def asked(self, part: int, strength: int) -> np.ndarray:
-        """Indices of the values of a part that have to meet others: for triples those named in ``within``."""
+        """Indices of the values of a part that must meet others: for triples the values named in ``within``."""
         values = self.values[PARTS[part]]
         within = self.factors.within.get(PARTS[part], values) if strength > 2 else values
         return np.array([i for i, value in enumerate(values) if value in within], int)
 
     def possible(self, parts: tuple[int, ...]) -> np.ndarray:
-        """Combinations that are asked for and cost, completed by what costs least, no more than the limit."""
+        """Requested combinations whose cheapest completion costs no more than the limit."""
         least = np.prod([self.costs[i][self.cheapest[i]] for i in range(len(PARTS)) if i not in parts])
         cost = np.full([self.sizes[part] for part in parts], least)
         found = np.ones(cost.shape, bool)
@@ -167,7 +167,7 @@ class _Maker:
         return found & (cost <= self.factors.limit)
 
     def best(self, parts: tuple[int, ...], at: np.ndarray, missing: dict[tuple[int, ...], np.ndarray]) -> Any:
-        """The completion that brings most; None where none of those tried is allowed."""
+        """The completion that adds most; None where no tried one is allowed."""
         tried = np.concatenate([self.cheapest[None], self.rng.integers(self.sizes, size=(TRIED, len(PARTS)))])
         tried[:, list(parts)] = at
         self.join(tried, parts, missing)
@@ -182,7 +182,7 @@ class _Maker:
         return tried[np.argmax(np.where(good, brought - PRICE * cost / self.factors.limit, -np.inf))]
 
     def join(self, tried: np.ndarray, parts: tuple[int, ...], missing: dict[tuple[int, ...], np.ndarray]) -> None:
-        """Make all but the first and a quarter of the rows bring a missing triple too, of those that fit."""
+        """Give three quarters of the rows, but not the first, a missing triple that fits."""
         for other in self.parts[: len(self.factors.triples)]:
             free = [axis for axis, part in enumerate(other) if part not in parts]
             fixed = tuple(slice(None) if part not in parts else tried[0, part] for part in other)
@@ -194,7 +194,7 @@ class _Maker:
                     tried[some, other[axis]] = chosen[:, column]
 
     def shrink(self, tried: np.ndarray, parts: tuple[int, ...]) -> None:
-        """Bring rows that cost too much under the limit, one random part after the other at its cheapest, lengths last."""
+        """Bring costly rows under the limit: set one random part after another to its cheapest value, lengths last."""
         order = self.rng.permutation([i for i in range(len(PARTS)) if i not in parts])
         for part in sorted(order, key=lambda part: PARTS[part] in ("sq", "sk")):
             cost = np.prod([self.costs[i][tried[:, i]] for i in range(len(PARTS))], axis=0)
@@ -212,7 +212,7 @@ def _cost(name: str, value: Any) -> float:
 
 
 def restricted(factors: Factors, **allowed: tuple[Any, ...]) -> Factors:
-    """The factors with the values of some parts kept only where they are allowed, in the order of the factors."""
+    """The factors with only the allowed values of some parts, in the order of the factors."""
     kept = {f.name: getattr(factors, f.name) for f in fields(factors)}
     for name, values in allowed.items():
         kept[name] = tuple(value for value in kept[name] if value in values)

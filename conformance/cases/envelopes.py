@@ -1,7 +1,7 @@
 """Envelopes of kernels that ship, by name, and random shapes inside them.
 
-What is said of the suite "per envelope" is said of these: which faults show there, which are caught, and how well they
-are named (faults/envelopes.py).
+The suite's results "per envelope" are for these: which faults show there, which are caught, and how well they are named
+(faults/envelopes.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TILES = Sizes(multiple=128, least=128)
 
 
 def static(b: int, heads: int, sq: int, sk: int) -> Envelope:
-    """One shape, of width 64, as a model has it."""
+    """One shape of width 64, as in a model."""
     return at_sizes((b, heads, heads, sq, sk, 64, 64))
 
 
@@ -39,21 +39,21 @@ class Kind:
     dtypes: tuple[str, ...]
     past: bool = True
     gradients: bool = True
-    #: The operators of a kernel that serves, in place of attention and its gradients.
+    #: The operators of a serving kernel, instead of attention and its gradients.
     serves: tuple[str, ...] = ()
-    #: Keywords of those that it has not.
+    #: Keywords of those operators that it lacks.
     without: frozenset[str] = frozenset()
-    #: Calls of theirs that it takes, beside sizes, in words; in ``CALLS``.
+    #: Restriction on its calls other than sizes, in words: a key of ``CALLS``.
     calls: str = ""
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """Operators that it computes, of those that have lengths and widths."""
+        """Operators that it computes, among those that have lengths and widths."""
         return self.serves or (("sdpa", "sdpa_grad") if self.gradients else ("sdpa",))
 
     @property
     def lacking(self) -> frozenset[str]:
-        """Keywords that it has not."""
+        """Keywords that it lacks."""
         return self.without if self.past else self.without | {"past_key", "past_value"}
 
     @property
@@ -63,7 +63,7 @@ class Kind:
         return self.envelope.line(self.dtypes, lacking) + (f"; {self.calls}" if self.calls else "")
 
     def takes(self, case: AnyCase) -> bool:
-        """Whether it takes the calls of a case of one of its operators, whose sizes are inside."""
+        """Whether it takes the calls of a case of one of its operators whose sizes are inside the envelope."""
         return not case.keywords & self.lacking and (not self.calls or CALLS[self.calls](case))
 
 
@@ -76,7 +76,7 @@ def _positions(case: AnyCase) -> bool:
     return isinstance(case.shape, PackedShape) and not case.options.get("is_causal")
 
 
-#: What kernels that serve may ask of a call, in words; merging, whose calls have no lengths, is not asked.
+#: Restrictions of serving kernels on calls, in words; merge, whose calls have no lengths, is not restricted.
 CALLS: dict[str, Callable[[AnyCase], bool]] = {
     "no sequence without queries or keys": lambda case: 0 not in _lengths(case),
     "causal": lambda case: not _positions(case),
@@ -105,13 +105,13 @@ _SERVING = ("varlen", "varlen_grad", "paged", "merge")
 
 
 def _serving(*operators: str, **rest: Any) -> Kind:
-    """A kernel that serves, in half precision with heads of 64 or 128; ``pages`` and ``groups`` as sizes."""
+    """A serving kernel in half precision with heads of 64 or 128; ``page_sizes`` and ``group_sizes`` are ``Sizes``."""
     sizes = {name: rest.pop(name) for name in ("page_sizes", "group_sizes") if name in rest}
     envelope = Envelope(head_widths=_SERVED, value_widths=_SERVED, equal_widths=True, **sizes)
     return Kind(envelope, HALVES, serves=operators, **rest)
 
 
-#: Kinds of kernels that serve, by name: engines' page sizes, and what they do without.
+#: Kinds of serving kernels, by name: engines' page sizes, and the calls and keywords that they lack.
 SERVING: dict[str, Kind] = {
     "serving": Kind(Envelope(), ALL_DTYPES, serves=_SERVING),
     "serving in half precision": _serving(*_SERVING),
@@ -146,7 +146,7 @@ class Proposed:
     widths: tuple[int, ...] = (1, 3, 4, 8, 12, 16, 20, 32, 40, 64, 80, 96, 128, 192, 256)
 
     def with_edges(self, edges: Mapping[str, Sequence[int]]) -> Proposed:
-        """The same with the edges of a kernel's path, by size (cases/kernel_paths.py), as likely as all of its own."""
+        """The same with the edges of a kernel's path, by size (cases/kernel_paths.py), as likely as all the others."""
 
         def joined(own: tuple[int, ...], *names: str) -> tuple[int, ...]:
             given = tuple(n for name in names for n in edges.get(name, ()) if n > 0)
@@ -161,7 +161,7 @@ class Proposed:
         )
 
     def inside(self, envelope: Envelope) -> dict[str, tuple[int, ...]]:
-        """The sizes of these that an envelope has, by axis: those that a random shape is drawn from."""
+        """The sizes among these that an envelope takes, by axis: a random shape is drawn from them."""
         axes = {
             "b": (envelope.batch_sizes, self.b),
             "hkv": (envelope.key_head_counts, self.hkv),
@@ -177,14 +177,14 @@ class Proposed:
         }
 
 
-#: Draws of a shape before the cheapest so far is taken, and to find what the cheapest of an envelope costs.
+#: Draws of a shape before the cheapest so far is taken, and to find the cost of an envelope's cheapest.
 _TRIES = 100
 
-#: Where no shape of an envelope is as cheap as is requested, one may cost so many times the cheapest.
+#: Where no shape of an envelope is as cheap as requested, one may cost this many times the cheapest.
 _MARGIN = 4
 
-#: Among how many shapes that an envelope takes as it likes there is one with as many queries as keys, and one with
-#: values as wide as keys.
+#: Share of random shapes with as many queries as keys, and with values as wide as keys, where the envelope requires
+#: neither.
 _SQUARE, _SAME_WIDTH = 0.2, 0.6
 
 
@@ -198,19 +198,19 @@ def random_shape(rng: Rng, envelope: Envelope, most: int, proposed: Proposed | N
     envelope
         Envelope that it is inside.
     most
-        B · Hq · Sq · Sk · (D + Dv) that it has where the envelope has such; else a few times the least of the envelope.
+        Largest B · Hq · Sq · Sk · (D + Dv), if the envelope has such shapes; else a few times the envelope's least.
     proposed
         The sizes that it is drawn from.
 
     Returns
     -------
     Shape
-        The first drawn one that costs no more, or else the cheapest of many.
+        The first drawn shape that costs no more, or else the cheapest of many.
 
     Raises
     ------
     ValueError
-        Where no size that is proposed is inside.
+        If no proposed size is inside.
     """
     sizes = proposed or Proposed()
     return _cheap(rng, envelope, max(most, _MARGIN * _least(envelope, sizes)), sizes)

@@ -1,9 +1,9 @@
-"""Fit of a case to an envelope: the smallest sizes inside it at which the case still shows what it is for.
+"""Fit of a case to an envelope: the smallest sizes inside it at which the case still serves its purpose.
 
-A case is a purpose apart from its size.  What it cannot do without is in its ``needs``, and in what its own sizes say:
-an axis of 0 or 1 stays so, fewer key heads than query heads stay fewer, D and Dv stay in their order, and there are
-at least as many keys.  Everything else gives way: a case of 5 queries over 7 keys is asked with 64 over 64 where an
-implementation takes only multiples of 64.  The same envelope always gives the same sizes.
+A case's purpose is separate from its size.  Its requirements are in its ``needs`` and implied by its own sizes: an axis
+of 0 or 1 stays so, fewer key heads than query heads stay fewer, D and Dv keep their order, and there are at least as
+many keys.  Everything else may change: a case of 5 queries over 7 keys runs with 64 over 64 where an implementation
+takes only multiples of 64.  The same envelope always gives the same sizes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from attention_conformance.conformance.cases.packed import PackedShape, PagedSha
 from attention_conformance.conformance.cases.store import FITTED
 from attention_conformance.impls.envelope import AXES, Envelope, Sizes
 
-#: The largest magnitude that inputs and scores of a case may have to be asked in float16, whose largest number is
-#: 65504: beyond it the case is about a range that float16 has not.
+#: The largest magnitude of inputs and scores with which a case runs in float16, whose largest number is 65504: beyond
+#: it the case is about a range that float16 does not have.
 FLOAT16_RANGE = 60000.0
 
 _OPERATORS: dict[str, Callable[[int, int], bool]] = {
@@ -58,15 +58,15 @@ def fit(case: C, envelope: Envelope) -> C:
     ----------
     case
         A case whose shape is a ``Shape`` (of sdpa, its gradients and merge) or a ``PackedShape``, whose heads, widths
-        and pages are fitted; any other one is given back.
+        and pages are fitted; any other case is returned unchanged.
     envelope
         The calls that an implementation takes.
 
     Returns
     -------
     AnyCase
-        The case itself where its own sizes are inside; else the case at the smallest sizes at which it shows what it
-        is for; else the case with ``unfit``, which says what it needs.
+        The case itself where its own sizes are inside; else the case at the smallest sizes at which it serves its
+        purpose; else the case with ``unfit``, which says what it needs.
     """
     apart = envelope.apart(case.keywords)
     if apart:
@@ -81,9 +81,9 @@ def fit(case: C, envelope: Envelope) -> C:
 @functools.cache
 def _fitted(case: C, envelope: Envelope) -> C:
     chosen: dict[str, int] = {}
-    packed = isinstance(case.shape, PackedShape)  # whose lengths are what it is for
+    packed = isinstance(case.shape, PackedShape)  # its lengths are its purpose
     for axes, find in ((_HEADS, _heads), *(() if packed else ((_LENGTHS, _lengths),)), (_WIDTHS, _widths)):
-        # A need of axes that are found one after the other is looked at with the last of them.
+        # A need that spans groups of axes is checked with the last of them.
         needed = [n for n in needs(case) if set(_axes(n)) & set(axes) and set(_axes(n)) <= {*axes, *chosen}]
         proposed = find(case, envelope)
         found = proposed.smallest(axes, needed, chosen)
@@ -110,12 +110,12 @@ def _fitted(case: C, envelope: Envelope) -> C:
 
 
 def nearest(shape: Any, envelope: Envelope) -> Any:
-    """The shape inside an envelope that is nearest to one, which is of no purpose of its own.
+    """The shape inside an envelope that is nearest to a shape whose sizes have no purpose of their own.
 
     Parameters
     ----------
     shape
-        A ``Shape`` or a ``PackedShape``, whose lengths stay.
+        A ``Shape``, or a ``PackedShape``, whose lengths are kept.
     envelope
         The calls that an implementation takes.
 
@@ -142,7 +142,7 @@ def nearest(shape: Any, envelope: Envelope) -> Any:
     return found
 
 
-#: The clause of page sizes: a case of it is about its own.
+#: The clause of page sizes: its cases keep their own page size.
 _OF_PAGES = "PAGED-6"
 
 
@@ -160,7 +160,7 @@ def _paged(shape: PagedShape, page: int) -> PagedShape:
 
 
 def resized(case: C, shape: Shape) -> C:
-    """A case at other sizes, whatever it needs: data, past and lengths follow them."""
+    """A case at other sizes, whatever it needs: its data, past and lengths are adapted to them."""
     changes: dict[str, Any] = {"shape": shape, "fitted": True, "store": FITTED}
     if case.data in (None, numbered):
         changes["data"] = _pointing(case.data is numbered)
@@ -179,12 +179,12 @@ def _pointing(values_are_numbered: bool) -> Any:
 
 @functools.cache
 def _lifted(data: Any) -> Any:
-    """Shifted scores with values that zeros differ from in half precision, too."""
+    """Shifted scores, with values that differ from zero even in half precision."""
     return shifted(**{**inspect.getclosurevars(data).nonlocals, "level": LEVEL})
 
 
 def _past(past: int, was: Shape, s: Shape) -> int:
-    """Past keys at new sizes: no past stays none, no new key stays none, and as many new keys as queries stay so."""
+    """Past keys at new sizes: no past stays none, no new key stays none, as many new keys as queries stay as many."""
     new = was.sk - past
     if past == 0 or new == 0:
         return past and s.sk
@@ -192,7 +192,7 @@ def _past(past: int, was: Shape, s: Shape) -> int:
 
 
 def needs(case: AnyCase) -> list[Need]:
-    """Conditions on the sizes of a case: its ``needs``, and what its own sizes say."""
+    """Conditions on the sizes of a case: its ``needs``, and those that its own sizes imply."""
     s: Shape = case.shape
     stated: list[Need] = []
     for text in filter(None, re.split(r",\s*", case.needs)):
@@ -229,7 +229,7 @@ def _axes(need: Need) -> Iterator[str]:
 
 
 def meets_need(need: Need, sizes: dict[str, int]) -> bool:
-    """Whether sizes of axes are as a need says."""
+    """Whether the sizes of axes meet a need."""
     left, sign, right = need
 
     def value(term: str) -> int:
@@ -254,7 +254,7 @@ class _Proposed:
     worse: Callable[..., tuple[int, ...]]
 
     def smallest(self, axes: Sequence[str], needed: Sequence[Need], chosen: dict[str, int]) -> tuple[int, ...] | None:
-        """Smallest of the sizes that are as needed, beside those that are chosen, and the least bad ones."""
+        """The least bad sizes that, with the chosen ones, meet the needs; the smallest among equals."""
         fitting = [
             p for p in self.sizes if all(meets_need(n, chosen | dict(zip(axes, p, strict=True))) for n in needed)
         ]
@@ -320,10 +320,10 @@ def _order(a: int, b: int) -> int:
 
 
 def dtypes_for(case: AnyCase, dtypes: Sequence[str]) -> tuple[str, ...]:
-    """The dtypes in which a case is asked of an implementation that takes ``dtypes``.
+    """The dtypes in which a case runs on an implementation that takes ``dtypes``.
 
-    Its own ones; of an implementation that has none of them the narrower one that holds the case's numbers: float16,
-    or bfloat16 where they are beyond float16.  Empty where the implementation has no such dtype.
+    They are the case's own dtypes; if the implementation has none of them, the narrower one that holds the case's
+    numbers: float16, or bfloat16 where they are beyond float16.  Empty where the implementation has no such dtype.
     """
     own = tuple(d for d in dtypes if d in case.dtypes)
     if own or not set(dtypes) <= {"float16", "bfloat16"}:
@@ -333,7 +333,7 @@ def dtypes_for(case: AnyCase, dtypes: Sequence[str]) -> tuple[str, ...]:
     return ("bfloat16",) if "bfloat16" in dtypes and "float16" not in case.dtypes else ()
 
 
-#: Keywords that make no number large, of calls of fewer keys than float16 has numbers.
+#: Keywords that make no number large in calls of fewer than 2¹⁵ keys.
 _SMALL = frozenset(
     {"mask", "is_causal", "causal_offset", "window", "kv_lengths", "softcap", "return_weights", "return_lse"}
     | {"block_mask", "block_size", "tree_parents", "alibi_slopes", "head_scale"}
@@ -348,7 +348,7 @@ def in_float16(case: AnyCase) -> bool:
 
 
 def is_ordinary(case: AnyCase) -> bool:
-    """Whether a case is made of normal or numbered data and small options, so that its numbers need no look."""
+    """Whether a case is made of normal or numbered data and small options, so that its numbers need no check."""
     data = (None, numbered, _pointing(False), _pointing(True))
     whole = case.edit is None or case.invalid
     return (
@@ -357,7 +357,7 @@ def is_ordinary(case: AnyCase) -> bool:
 
 
 def in_range(case: AnyCase) -> bool:
-    """The same by the numbers themselves."""
+    """Whether a case's numbers are within the range of float16, computed from the numbers themselves."""
     inputs = case.before_edit(case.dtypes[0]) if case.invalid else case.inputs(case.dtypes[0])
     arrays = [*inputs.arrays.values(), *(x for x in inputs.keywords.values() if isinstance(x, np.ndarray))]
     smallest = float(np.finfo(np.float32).min)
@@ -377,15 +377,15 @@ def in_range(case: AnyCase) -> bool:
     return longest[0] * longest[1] * (q.shape[-1] ** -0.5 if scale is None else abs(scale)) < FLOAT16_RANGE
 
 
-#: Cases at the sizes of kernels that make one call inside an envelope, beyond which no more of them are asked.
+#: Number of kernel-sized cases to keep of those that become the same call inside an envelope.
 EQUAL_CALLS = 2
 
 
 def fit_kernels(cases: Iterable[C], envelope: Envelope, dtypes: Sequence[str]) -> list[C]:
-    """Cases at the sizes of kernels inside an envelope, smallest first.
+    """Kernel-sized cases inside an envelope, smallest first.
 
-    They are many, and where an envelope has few sizes they become one call: of those that are made alike, and so differ
-    in random numbers alone, the first ``EQUAL_CALLS`` are kept.
+    They are many, and where an envelope has few sizes several become the same call: of those that are made alike, and
+    so differ only in random numbers, the first ``EQUAL_CALLS`` are kept.
 
     Parameters
     ----------
@@ -408,7 +408,7 @@ def fit_kernels(cases: Iterable[C], envelope: Envelope, dtypes: Sequence[str]) -
 
 
 def at(case: C, sizes: Sequence[int]) -> C:
-    """A case at sizes that a result names: B, Hq, Hkv, Sq, Sk, D, Dv; itself for none."""
+    """A case at the sizes that a result names: B, Hq, Hkv, Sq, Sk, D, Dv; unchanged for none."""
     if not sizes:
         return case
     return fit(case, at_sizes(sizes))

@@ -1,8 +1,8 @@
-"""Cases of somebody's own call: arrays that are there already, judged as the suite's own cases are, or a part of them.
+"""Cases of a user's own call: existing arrays, or a part of them, judged as the suite's own cases are.
 
-Long calls are judged in part, each part exactly: of sdpa and of latent sampled query rows of every head, which depend on no other row;
-of its gradients sampled key heads with their query heads and all rows, as a row of grad_k is a sum over all query rows;
-of packed sequences and paged caches sampled rows of the pack, each with its own sequence.
+Long calls are judged in part, each part exactly: for sdpa and latent sampled query rows of every head, which depend on
+no other row; for sdpa's gradients sampled key heads with their query heads and all rows, as a row of grad_k is a sum
+over all query rows; for packed sequences and paged caches sampled rows of the pack, each with its own sequence.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from attention_conformance.conformance.spec import latent as latent_reference
 from attention_conformance.conformance.spec import sdpa as reference
 from attention_conformance.impls.contract import Profile
 
-#: Elements of keys of the heads that are computed at once: in float64 a row's distances to all values, as the bound has
-#: them, then stay in a near cache.  Of 2 × 16 × 1024 × 1024 scores 2²² took 2.4 s of processor time, and this 0.9 s.
+#: Elements of keys of the heads that are computed at once: a row's distances to all values, which the bound needs in
+#: float64, then stay in a near cache.  For 2 × 16 × 1024 × 1024 scores 2²² took 2.4 s of processor time, this 0.9 s.
 KEYS_AT_ONCE = 2**17
 
 #: Scores that are computed at once.
@@ -44,11 +44,11 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class _Given(AnyCase):
-    """Base of given cases: ``held`` are the inputs, ``names`` the results that came, and how they are shown."""
+    """Base of given cases: ``held`` are the inputs, ``names`` the returned results; the rest is how they are shown."""
 
     held: Any = field(default=None, repr=False, compare=False)
     names: tuple[str, ...] = ()
-    #: Leading axes that the caller's arrays have not, and whether heads come behind the sequence.
+    #: Number of leading axes that the caller's arrays lack, and whether heads come after the sequence.
     dropped: int = 0
     heads_inside: bool = False
 
@@ -57,7 +57,7 @@ class _Given(AnyCase):
         return self.held
 
     def results(self) -> tuple[str, ...]:
-        """Names of the results that came, in order."""
+        """Names of the returned results, in order."""
         return self.names
 
     def axes(self, result: str) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ class GivenSdpa(_Given, Case):
 
 @dataclass(frozen=True)
 class GivenGradients(_Given, GradientCase):
-    """A call of sdpa_grad, all of it; each gradient has its clause, as nothing tells what the call is for."""
+    """A call of sdpa_grad, all of it; each gradient has its own clause, as the call's purpose is unknown."""
 
     blame: ClassVar[Blame] = replace(
         GradientCase.blame,
@@ -130,20 +130,20 @@ class GivenMhaGradients(_Given, MhaGradientCase):
 
 @dataclass(frozen=True)
 class GivenRows(GivenSdpa):
-    """Query rows of a call of sdpa; its results are those rows of the results that came.
+    """Query rows of a call of sdpa; its results are those rows of the returned results.
 
-    ``expected`` and ``bound`` are computed by a few heads at a time, which no row of a head depends on.
+    ``expected`` and ``bound`` are computed a few heads at a time, as rows do not depend on other heads.
     """
 
     rows: tuple[int, ...] = ()
     whole: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    #: Keys and values are those that a cache with scales stands for.
+    #: Whether keys and values are dequantised from a cache with scales.
     quantised: bool = False
 
     __hash__ = _Given.__hash__
 
     def expected(self, dtype: str) -> Any:
-        """Results of the reference for the rows, and v as its mean, which patterns of errors are told by."""
+        """Results of the reference for the rows, and v as its mean, for recognising error patterns."""
         return self.store.get(("rows", Profile.WIDE), lambda: self._computed(dtype, None))
 
     def bound(self, dtype: str, profile: Profile) -> Any:
@@ -157,7 +157,7 @@ class GivenRows(GivenSdpa):
         return super().located(_of_whole(self, comparison))
 
     def parts(self) -> Iterator[tuple[Any, Any, tuple[slice, slice, slice]]]:
-        """The reference of a few key heads of one batch after the other, its options, and which heads these are."""
+        """References of a few key heads of a batch at a time, their options, and their batch, query heads and rows."""
         q, k, v = (self.held.arrays[name] for name in ("q", "k", "v"))
         keywords = {n: x for n, x in self.held.keywords.items() if not n.startswith("return_")}
         past = keywords.get("past_key")
@@ -179,7 +179,7 @@ class GivenRows(GivenSdpa):
                     yield found, options, (slice(b, b + 1), queries, taken)
 
     def _computed(self, dtype: str, profile: Profile | None) -> Any:
-        """Results where there is no profile, else bounds."""
+        """Results without a profile, else bounds."""
         q, k, v = (self.held.arrays[name] for name in ("q", "k", "v"))
         b, hq = q.shape[:2]
         found: dict[str, np.ndarray] = {}
@@ -204,9 +204,9 @@ class GivenRows(GivenSdpa):
 
 @dataclass(frozen=True)
 class GivenHeads(GivenGradients):
-    """Some key heads, with their query heads, of a call of sdpa_grad; ``held`` has those alone."""
+    """Some key heads, with their query heads, of a call of sdpa_grad; ``held`` has only those."""
 
-    #: Places of the key heads and of the query heads, and the shapes of the whole gradients.
+    #: Indices of the key heads and of the query heads, and the shapes of the whole gradients.
     kept: tuple[int, ...] = ()
     queries: tuple[int, ...] = ()
     whole: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -235,7 +235,7 @@ class GivenMerge(_Given, MergeCase):
 
 @dataclass(frozen=True)
 class GivenLatent(_Given, LatentCase):
-    """Query rows of a call of latent; its results are those rows of the results that came.
+    """Query rows of a call of latent; its results are those rows of the returned results.
 
     ``expected`` and ``bound`` are computed head by head: at the widths in use their arrays are large.
     """
@@ -258,7 +258,7 @@ class GivenLatent(_Given, LatentCase):
         return super().located(_of_whole(self, comparison))
 
     def _computed(self, dtype: str, profile: Profile | None) -> Any:
-        """Results where there is no profile, else bounds."""
+        """Results without a profile, else bounds."""
         x = self.held
         keywords = {n: value for n, value in x.keywords.items() if n != "return_lse"}
         shape = (*x.q.shape[:2], len(self.rows))
@@ -279,9 +279,9 @@ class GivenLatent(_Given, LatentCase):
 
 @dataclass(frozen=True)
 class GivenVarlen(_Given, PackedCase):
-    """A call of varlen: all of it, or with ``sequences`` some rows of the pack, each of its own sequence."""
+    """A call of varlen: all of it, or with ``sequences`` some rows of the pack, each with its own sequence."""
 
-    #: The sequences that rows are of: rows of sdpa, and where in the pack these are.
+    #: The sequences of the rows: as rows of sdpa, with their indices in the pack.
     sequences: tuple[tuple[GivenRows, tuple[int, ...]], ...] = ()
     whole: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -305,7 +305,7 @@ class GivenVarlen(_Given, PackedCase):
         return self._joined([one.bound(dtype, profile) for one, _ in self.sequences])
 
     def _joined(self, found: list[Any]) -> Any:
-        """Results of batches of one, as a pack has them."""
+        """Results of batches of one, joined in the layout of a pack."""
         outputs = [np.zeros((0, *self.whole["output"][1:])), *(each.output[0].swapaxes(0, 1) for each in found)]
         lses = [np.zeros((self.whole["lse"][0], 0)), *(each.lse[0] for each in found if "lse" in self.names)]
         return SimpleNamespace(output=np.concatenate(outputs), lse=np.concatenate(lses, 1))
@@ -324,7 +324,7 @@ class GivenVarlen(_Given, PackedCase):
 
 @dataclass(frozen=True)
 class GivenPaged(GivenVarlen, PagedCase):
-    """A call of paged, likewise."""
+    """A call of paged, all of it or some rows of the pack."""
 
     __hash__ = _Given.__hash__
 
@@ -341,12 +341,12 @@ def _of_whole(case: GivenRows | GivenLatent, comparison: Any) -> Any:
 
 
 def given(kind: type[_Given], inputs: Any, clause: str, shape: Any, dtype: str, **rest: Any) -> Any:
-    """A case of inputs that are there already; its name is its own, and what is computed of it goes with it.
+    """A case of existing inputs, with a unique name; what is computed for it is released with it.
 
     Parameters
     ----------
     kind
-        The operator's class of such cases.
+        The operator's class of given cases.
     inputs
         Inputs of that operator, whose keywords that are not None become the case's options.
     clause

@@ -75,7 +75,7 @@ class GradientCase(AnyCase):
         return SimpleNamespace(**bounds.bound(expected, Options.of(inputs.keywords), dtype, profile))
 
     def axes(self, result: str) -> tuple[str, ...]:
-        """Names of the axes of a result; a bias has the last ones of the scores."""
+        """Names of the axes of a result; a bias has the last axes of the scores."""
         if result != "grad_bias":
             return _AXES[result]
         return _SCORES[4 - self.inputs(self.dtypes[0]).keywords["bias"].ndim :]

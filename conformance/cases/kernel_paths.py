@@ -1,16 +1,16 @@
-"""Kernel paths: the dispatch conditions of real kernels (kernel_paths.toml), read, checked, and asked of a call.
+"""Kernel paths: the dispatch conditions of real kernels (kernel_paths.toml), read, checked, and applied to calls.
 
-A condition is one of a few forms, and all of a path's have to hold:
+A condition has one of a few forms, and all conditions of a path must hold:
 
 ======================  ==================================================================================
 ``sq > 64``             a size against a number, or against another size: ``== != < <= > >=``
-``sk % 128 == 0``       what is left of a size after division
+``sk % 128 == 0``       the remainder of a size after division
 ``d in 64 128``         a size that is one of some; ``d not in 64 128``
 ``dtype in float16``    a dtype that is one of some
-``with window``         an option that is asked for; ``without window``
+``with window``         an option that the call uses; ``without window``
 ======================  ==================================================================================
 
-Sizes are those of the spec and some that are made of them: see SIZES.
+Sizes are those of the spec and some derived from them: see SIZES.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FILE = Path(__file__).parents[1] / "kernel_paths.toml"
 #: of a group's heads taken together.
 SIZES = ("b", "hq", "hkv", "group", "sq", "sk", "d", "dv", "bh", "packed")
 
-#: Options of a call: a keyword that is given and not false; ``lse`` and ``weights`` are results asked for.
+#: Options of a call: a keyword that is given and not false; ``lse`` and ``weights`` are requested results.
 OPTIONS = (
     "mask",
     "bias",
@@ -52,7 +52,7 @@ OPTIONS = (
     "weights",
 )
 
-#: Names of options where a keyword has another.
+#: Options of keywords that have another name.
 _NAMES = {
     "is_causal": "causal",
     "causal_offset": "offset",
@@ -74,7 +74,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "not in": lambda value, some: value not in some,
 }
 
-#: A divisor below this is an alignment of memory: edges that break it are refused by most kernels.
+#: A divisor below this is an alignment of memory: most kernels refuse sizes that break it.
 ALIGNMENT = 32
 
 
@@ -94,7 +94,7 @@ class Call:
     def of(
         cls, b: int, hq: int, hkv: int, sq: int, sk: int, d: int, dv: int, dtype: str, keywords: Mapping[str, Any]
     ) -> Call:
-        """A call by its lengths, its dtype and its keywords as in the contract; one that is None or False is not given."""
+        """A call by its lengths, its dtype and its keywords as in the contract; None and False mean not given."""
         group = hq // hkv if hkv else 0
         sizes = dict(zip(SIZES, (b, hq, hkv, group, sq, sk, d, dv, b * hq, sq * group), strict=True))
         given = (name for name, value in keywords.items() if not (value is None or value is False))
@@ -103,7 +103,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition: what is looked at, after which division, how it is compared, and with what."""
+    """One condition: what is compared, after which division, how, and with what."""
 
     text: str
     left: str
@@ -120,7 +120,7 @@ class Condition:
         return self.of(call.sizes[self.left], call.sizes)
 
     def of(self, value: int, sizes: Mapping[str, int]) -> bool:
-        """Whether a value of its size meets it, the other sizes given."""
+        """Whether a value of its size meets it, given the other sizes."""
         right = sizes[self.right] if isinstance(self.right, str) else self.right
         return _COMPARE[self.compare](value % self.divisor if self.divisor else value, right)
 
@@ -159,7 +159,7 @@ _FORMS: tuple[tuple[str, Callable[[re.Match[str]], dict[str, Any]]], ...] = (
 
 
 def condition(text: str) -> Condition:
-    """The condition that a text says.  Raises PathError for one of no form."""
+    """The condition that a text states.  Raises PathError for a text of no known form."""
     for form, parts in _FORMS:
         found = re.fullmatch(form, text)
         if found:

@@ -1,8 +1,8 @@
 """Cases at the sizes where kernels break: a covering design of tile edges, widths, groups, options and dtypes.
 
-A run asks a plugged-in implementation those that find what no other case does (``asked_cases``), and all of them by
-name.  Their data makes the last key, the first key of each tile, the
-diagonal and the ends of the window decide an element each, in every dtype: a row's largest scores are at some of them.
+A run tests a plugged-in implementation with those that find what no other case does (``asked_cases``); all others run
+only when named.  Their data makes the last key, the first key of each tile, the diagonal and the ends of the window
+decide an element each, in every dtype: a row's largest scores are at some of them.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from attention_conformance.conformance.cases.kernel_paths import Call
 from attention_conformance.conformance.cases.store import CASES, FITTED
 from attention_conformance.conformance.spec.inputs import Inputs
 
-#: Lengths on both sides of the tiles and splits of kernel_paths.toml; what is below 63 is no edge of a tile.
+#: Lengths on both sides of the tiles and splits of kernel_paths.toml; those below 63 are no tile edges.
 LENGTHS = (1, 2, 8, 16, 63, 64, 65, 127, 128, 129, 255, 256, 257, 385, 511, 512, 513, 1023, 1024, 1025)
 WIDTHS = ((32, 32), (40, 40), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (256, 256), (512, 512))
 GROUPS = (1, 2, 3, 5, 8, 16)
 DTYPES = ("float32", "float16", "bfloat16")
 
-#: The names of the cases that a fault in an envelope needs to be caught twice, a line each; chosen by the kill matrices
+#: Names of the cases that catch every fault in every envelope twice, one per line; chosen by the kill matrices
 #: (faults/envelopes.py).
 REQUESTED = Path(__file__).with_name("kernels_requested.txt")
 
-#: Elements above which the references of a case are made again where a run comes back to it; others are kept.
+#: Elements above which the references of a case are recomputed when a run comes back to it; others are kept.
 LARGEST = 1 << 20
 
-#: What a peak is over the logarithm of the number of keys: its weight is then most of the row's.
+#: Height of a peak above the logarithm of the number of keys: its weight is then most of the row's.
 PEAK = 2.0
 
 
 @dataclass(frozen=True)
 class OptionSet:
-    """Options that a case asks for together: the clauses that they are about, and how they are made for a shape."""
+    """Options that a case uses together: the clauses that they are about, and how they are made for a shape."""
 
     clauses: str
     makers: Mapping[str, Any] = field(default_factory=dict)
@@ -85,18 +85,18 @@ def sides(s: Shape) -> tuple[int, int]:
 
 
 def ragged(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
-    """One length a batch: two thirds of the keys, then all but one, and so on."""
+    """One length per batch: two thirds of the keys, then all but one, and so on."""
     lengths = np.array([max(1, 2 * s.sk // 3), max(1, s.sk - 1)], np.int64)
     return np.resize(lengths, s.b)
 
 
 def peaked_sinks(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
-    """One logit a head, about as large as the peaks of the scores."""
+    """One logit per head, about as large as the peaks of the scores."""
     return (np.log(s.sk + 1) + PEAK / 2 + rng.standard_normal(s.hq)).astype(dtype)
 
 
 def of_shape(make: Any) -> Any:
-    """A maker of an option that is no array, of the shape alone."""
+    """A maker of an option that is not an array and depends only on the shape."""
     return lambda rng, s, dtype: make(s)
 
 
@@ -131,15 +131,15 @@ EDGES = (0, 15, 16, 31, 32, 63, 64, 79, 80, 127, 128, 143, 144, 175, 176, 191, 1
 def telling(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Normal k and v, and in each row of q three peaks of one size: at an edge, near its diagonal, and at any key.
 
-    The first key of every third row's edges is the last key.  A peak is moved by the row, the head and the batch, so
-    that every head has others, and one row alone has three.
+    In every third row the edge is the last key.  Peaks move with the row, the head and the batch, so that every head
+    has different ones; a single row still has three.
 
     Parameters
     ----------
     rng
         A seeded generator.
     s
-        The shape; without rows, keys or width q, k and v are merely normal.
+        The shape; without rows, keys or width, q, k and v are just normal.
 
     Returns
     -------
@@ -231,7 +231,7 @@ ROWS = Factors(
     limit=1 << 21,
 )
 
-#: Few to many (batch, head) pairs, by which kernels choose how to split: B · Hq from 1 to 64.
+#: Few to many (batch, head) pairs, from which kernels choose how to split: B · Hq from 1 to 64.
 HEADS = Factors(
     sq=(1, 5, 17),
     sk=(17, 65, 129),
@@ -340,7 +340,7 @@ BY_HAND = {
 
 @dataclass(frozen=True)
 class Block:
-    """A part of the tier: its factors, and what it is for, in a sentence that each of its cases has."""
+    """A part of the tier: its factors, and its purpose in a sentence that each of its cases has."""
 
     factors: Factors
     why: str
@@ -363,12 +363,12 @@ def call_of(case: Case) -> Call:
 
 @functools.cache
 def designed(name: str) -> Design:
-    """The design of a block, as the suite has it."""
+    """The suite's design of a block."""
     return design(BLOCKS[name].factors)
 
 
 def sizes_text(row: Row) -> str:
-    """All of a row but its option, as names of cases have it."""
+    """All of a row except its option, as in names of cases."""
     d, dv = row.width
     width = f"d{d}" if d == dv else f"d{d}v{dv}"
     sizes = f"{row.b}x{row.hkv * row.group}x{row.hkv}-q{row.sq}-k{row.sk}-{width}"
@@ -376,7 +376,7 @@ def sizes_text(row: Row) -> str:
 
 
 def of_row(name: str, why: str, row: Row) -> Case:
-    """The case of a row; its name tells all of it, so that it stays the same in any design."""
+    """The case of a row; its name gives the whole row, so that it is the same in any design."""
     options = OPTION_SETS[row.option]
     shape = Shape(row.b, row.hkv * row.group, row.hkv, row.sq, row.sk, *row.width)
     lse = {"return_lse": True} if row.lse else {}
@@ -410,7 +410,7 @@ _NAME = re.compile(
 
 
 def kernel_case(name: str) -> Case:
-    """The case of a name, without its design.  Raises KeyError for a name that no row has."""
+    """The case with a name, without making its design.  Raises KeyError for a name that no row has."""
     row = row_named(name)
     if row is None:
         return _written()[name]
@@ -419,7 +419,7 @@ def kernel_case(name: str) -> Case:
 
 
 def row_named(name: str) -> Row | None:
-    """The row of a case by its name; None of a case that is written out, or of another tier."""
+    """The row of a case by its name; None for a case that is written out, or of another tier."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None
@@ -429,20 +429,20 @@ def row_named(name: str) -> Row | None:
 
 
 def asked_cases() -> Iterator[Case]:
-    """The cases that a run asks without being told to."""
+    """The cases that a run includes by default."""
     return map(kernel_case, REQUESTED.read_text(encoding="utf-8").split())
 
 
-#: What a row of the few may cost.
+#: Unit of a row's cost among the few; a row may cost two.
 CHEAP = 1 << 20
 
 
 def few_cases() -> Iterator[Case]:
-    """A few of the cases that a run asks, which still meet every option, width and group of them in every dtype.
+    """A few of the cases of ``asked_cases``, which still have all their options, widths and groups in every dtype.
 
-    And every option with one query, few and many, over few keys and many, fewer or more than the queries, in groups and
-    not, and with lse.  Greedy: the case that brings most for its cost first.  And those of a whole call that are written
-    out, of empty batches, smallest numbers and sinks.
+    They also have every option with one query, few and many, over few keys and many, fewer or more than the queries, in
+    groups and not, and with lse.  They are chosen greedily: the case that adds most for its cost first.  Written-out
+    cases of a whole call (empty batches, smallest numbers and sinks) are added.
     """
     rows = {name: row_named(name) for name in REQUESTED.read_text(encoding="utf-8").split()}
     brings = {name: _features_of(row) for name, row in rows.items() if row is not None and row.cost <= 2 * CHEAP}
@@ -456,7 +456,7 @@ def few_cases() -> Iterator[Case]:
 
 
 def _features_of(row: Row) -> set[tuple[Any, ...]]:
-    """Options, widths and groups for which a row is one of the few."""
+    """Features that a row adds to the few, such as its option, width and group."""
     queries, keys = _side(row.sq), _side(row.sk)
     return {
         ("option", row.option, row.dtype),
@@ -484,13 +484,13 @@ def cases_within(seed: int = 0, **allowed: tuple[Any, ...]) -> Iterator[Case]:
     seed
         Seed of the design.
     allowed
-        By part of a row (``sq``, ``sk``, ``width``, ``group``, ``hkv``, ``b``, ``option``, ``dtype``, ``lse``), the
-        values that the envelope has; other parts keep theirs.
+        The values that the envelope has, by part of a row (``sq``, ``sk``, ``width``, ``group``, ``hkv``, ``b``,
+        ``option``, ``dtype``, ``lse``); other parts keep theirs.
 
     Yields
     ------
     Case
-        The cases of the restricted covering designs, then those by hand that lie inside.
+        The cases of the restricted covering designs, then the handwritten ones inside.
     """
     for name, block in BLOCKS.items():
         for row in design(restricted(block.factors, **allowed), seed).rows:
@@ -499,7 +499,7 @@ def cases_within(seed: int = 0, **allowed: tuple[Any, ...]) -> Iterator[Case]:
 
 
 def _by_hand(**allowed: tuple[Any, ...]) -> Iterator[Case]:
-    """The cases that no design makes, of those whose parts are allowed."""
+    """The cases that no design makes and whose parts are allowed."""
     for name, written in BY_HAND.items():
         for row in written.rows:
             if all(getattr(row, part) in values for part, values in allowed.items()):
@@ -512,10 +512,10 @@ TOKEN = Shape(2, 8, 8, 1, 256, 64, 64)
 
 @functools.cache
 def _written() -> dict[str, Case]:
-    """One query over many keys with what serving joins to it, and as many queries as keys; with fewer key heads, too.
+    """One query over many keys with the options of serving, and as many queries as keys; with fewer key heads, too.
 
-    Most cases of the clauses have several queries, or fewer queries than keys, and are not asked of a kernel that
-    takes one query alone, or as many as keys.
+    Most cases of the clauses have several queries, or fewer queries than keys, and do not run on a kernel that takes
+    only one query, or only as many as keys.
     """
     padded: dict[str, Any] = {"kv_lengths": lengths(0, 170, of=256)}
     end: dict[str, Any] = {"is_causal": True, "causal_offset": lengths(99, 255)}

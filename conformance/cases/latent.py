@@ -1,4 +1,4 @@
-"""(MLA-1 to 8) Cases of latent: latents and a rotary key for all heads, at small sizes and at those of DeepSeek."""
+"""(MLA-1 to 8) Cases of latent: latents and a rotary key for all heads, at small sizes and at DeepSeek's."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ DEEPSEEK = LatentShape(b=1, heads=2, sq=3, sk=9, d=128, dr=64, rank=512, dv=128)
 
 
 def normal(rng: Rng, s: LatentShape) -> tuple[np.ndarray, ...]:
-    """Normal numbers; weights keep the size of what they multiply, and every head has others."""
+    """Normal numbers; weights keep the size of what they multiply, and differ by head."""
     return (
         rng.standard_normal((s.b, s.heads, s.sq, s.d)),
         rng.standard_normal((s.b, s.heads, s.sq, s.dr)),
@@ -67,9 +67,9 @@ def coded(rng: Rng, s: LatentShape) -> tuple[np.ndarray, ...]:
     """Weights that take columns of a latent, with a sign, and queries whose two parts point at two keys each.
 
     With normal weights every column of a key and of a value is a sum of R terms that cancel, and its bound a sum of
-    their sizes: at R = 512 that of a value in half precision is larger than the value, and the scores are so equal that
-    no weight tells.  Here a column is one product, and what a query points at is 3 to 5 over the rest, in one part by
-    the latents and in the other by the rotary keys.
+    their sizes: at R = 512 the bound of a value in half precision is larger than the value, and the scores are so equal
+    that no weight shows a mistake.  Here a column is one product, and the keys that a query points at score 3 to 5
+    above the rest, in one part through the latents and in the other through the rotary keys.
     """
     q, q_rope, latents, k_rope, _, _ = normal(rng, s)
     w_uk, w_uv = _columns(rng, s, s.d), _columns(rng, s, s.dv)
@@ -86,7 +86,7 @@ def coded(rng: Rng, s: LatentShape) -> tuple[np.ndarray, ...]:
 
 
 def _columns(rng: Rng, s: LatentShape, width: int) -> np.ndarray:
-    """(H, R, width): of each column one element, ±1, in another row of R for each head."""
+    """(H, R, width): one element, ±1, in each column, in another row of R for each head."""
     chosen = np.zeros((s.heads, s.rank, width))
     for head in chosen:
         rows = np.resize(rng.permutation(s.rank), width)
@@ -182,7 +182,7 @@ def _none_first(rng: Rng, s: LatentShape, dtype: np.dtype) -> np.ndarray:
 
 
 def _numbered(rng: Rng, s: LatentShape) -> tuple[np.ndarray, ...]:
-    """Latents whose last column tells the key."""
+    """Latents whose last column encodes the key."""
     q, q_rope, latents, k_rope, w_uk, w_uv = normal(rng, s)
     latents[..., -1], w_uk[:, -1] = np.arange(s.sk) % 61, 0.0
     return q, q_rope, latents, k_rope, w_uk, w_uv

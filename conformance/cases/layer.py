@@ -1,4 +1,4 @@
-"""Cases of mha and sublayer: their shape, their data, and what the spec says of them."""
+"""Cases of mha and sublayer: their shape, their data, and their references and bounds."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class LayerShape:
 
 #: Self-attention with as many columns as heads · D, which every library has.
 PLAIN = LayerShape()
-#: Every width another one.
+#: Every width is different.
 WIDTHS = LayerShape(sk=7, e=6, ekv=5, d=4, dv=3, eo=7)
 CROSS = LayerShape(sk=7)
 
@@ -171,5 +171,5 @@ class SublayerCase(_Layer):
 
 
 def _call(inputs: LayerInputs) -> dict[str, Any]:
-    """Arguments of the reference, which gives all results, whether asked for or not."""
+    """Arguments of the reference, which returns all results, whether requested or not."""
     return inputs.arrays | {name: value for name, value in inputs.keywords.items() if name != "return_weights"}

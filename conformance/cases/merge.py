@@ -21,7 +21,7 @@ from attention_conformance.impls.contract import Profile
 
 @dataclass(frozen=True)
 class Parts(Shape):
-    """Sizes of one input: B, H = Hq = Hkv, S = Sq, Dv, and P; D is as Dv, and Sk, which no merge sees, no less than Sq."""
+    """Sizes of one input: B, H = Hq = Hkv, S = Sq, Dv, and P; D = Dv, and Sk, which no merge sees, is at least Sq."""
 
     parts: int = 2
 
@@ -32,7 +32,7 @@ class Parts(Shape):
 
 
 def sizes(b: int = 2, h: int = 2, s: int = 5, dv: int = 8, parts: int = 2) -> Parts:
-    """A shape by what a merge sees of it."""
+    """A shape by the sizes that a merge sees."""
     return Parts(b, h, h, s, max(s, 2), dv, dv, parts)
 
 
@@ -212,7 +212,7 @@ def equal_outputs(rng: Rng, s: Parts) -> tuple[np.ndarray, np.ndarray]:
 
 
 def lses_apart(gap: float) -> Data:
-    """Each part's log-sum-exp below that of the one before it, or above in every second row."""
+    """Each part's log-sum-exp below the previous part's, or above it in every second row."""
 
     def make(rng: Rng, s: Parts) -> tuple[np.ndarray, np.ndarray]:
         outputs, lses = states(0.5)(rng, s)

@@ -56,7 +56,7 @@ class MergeGradientCase(MergeCase):
         return *self.data(rng, s), rng.standard_normal((s.b, s.hq, s.sq, s.dv))
 
     def before_edit(self, dtype: str) -> MergeGradientInputs:  # type: ignore[override]
-        """The inputs before they are edited; what belongs to log-sum-exps is in float32 in half precision."""
+        """The inputs before they are edited; log-sum-exps and their gradient are in float32 in half precision."""
         wide: MergeGradientInputs = AnyCase.before_edit(self, dtype if dtype == "float64" else "float32")
         own = AnyCase.before_edit(self, dtype)
         return replace(wide, outputs=own.outputs, grad_output=own.grad_output)

@@ -30,7 +30,7 @@ INNER: dict[str, Any] = {name: BIASES[name] for name in ("b_q", "b_k", "b_v")}
 
 
 def case(name: str, clauses: str, why: str, shape: LayerShape = PLAIN, **rest: Any) -> MhaCase:
-    """A case from its clauses as one text and its options as keywords; ``heads`` is that of the shape."""
+    """A case from its clauses as one text and its options as keywords; ``heads`` comes from the shape."""
     return MhaCase.of(f"mha-{name}", clauses, why, shape, shape.options | rest)
 
 
@@ -241,7 +241,7 @@ def _equal_weights(rng: Rng, s: LayerShape, dtype: np.dtype) -> np.ndarray:
 
 
 def _zeros(*names: str) -> dict[str, Maker]:
-    """Biases of zeros: given, because a fused operator may ask for them."""
+    """Biases of zeros: given, because a fused operator may require them."""
 
     def zero(make: Maker) -> Maker:
         return lambda rng, s, dtype: 0 * make(rng, s, dtype)

@@ -38,7 +38,7 @@ from attention_conformance.conformance.spec.inputs import LayerGradientInputs
 from attention_conformance.conformance.spec.mha_gradients import LayerGradExpected
 from attention_conformance.impls.contract import Profile
 
-#: As many rows in each of two samples as a weight has to be summed over for half precision to lose some.
+#: Enough rows in each of two samples for half precision to lose some in the sum over a weight's rows.
 LONG = LayerShape(sq=257, sk=257, e=4, ekv=4, heads=1, d=4, dv=4, eo=4)
 SINGLE = ("float32", "float64")
 
@@ -54,7 +54,7 @@ class MhaGradientCase(AnyCase):
         accuracy="GRAD-26",
         value="GRAD-20",
         of_result={
-            "grad_w_q": "GRAD-17",  # behind that of x_q, which is right
+            "grad_w_q": "GRAD-17",  # where grad_x_q, which comes first, is right
             "grad_w_o": "GRAD-21",
             "grad_b_q": "GRAD-18",
             "grad_b_k": "GRAD-18",
@@ -86,7 +86,7 @@ class MhaGradientCase(AnyCase):
         return SimpleNamespace(**layer_bounds.bound(expected, Options.of(inputs.keywords), dtype, profile))
 
     def axes(self, result: str) -> tuple[str, ...]:
-        """Names of the axes of a result, those of inputs in the form of the call; a bias has the last of the scores."""
+        """Names of the axes of a result, for inputs in the form of the call; a bias has the last axes of the scores."""
         if result == "grad_bias":
             return ("batch", "head", "row", "key")[4 - self.inputs(self.dtypes[0]).keywords["bias"].ndim :]
         if result.startswith("grad_w"):
@@ -102,7 +102,7 @@ class MhaGradientCase(AnyCase):
 
 
 def case(name: str, clauses: str, why: str, shape: LayerShape = PLAIN, **rest: Any) -> MhaGradientCase:
-    """A case from its clauses as one text and its options as keywords; ``heads`` is that of the shape."""
+    """A case from its clauses as one text and its options as keywords; ``heads`` comes from the shape."""
     return MhaGradientCase.of(f"mha-grad-{name}", clauses, why, shape, shape.options | rest)
 
 
@@ -191,7 +191,7 @@ def _refused() -> Iterator[MhaGradientCase]:
 
 
 def _equal_rows(rng: Rng, s: LayerShape) -> tuple[np.ndarray, ...]:
-    """The layer's normal data with the first row in the place of all."""
+    """The layer's normal data, with the first row in place of all."""
     x, *weights = normal()(rng, s)
     return np.broadcast_to(x[:1, :1], x.shape), *weights
 

@@ -1,9 +1,9 @@
-"""(SDPA-1, 3, 14, 16, 23, 25, 28, 29) Cases of data for what has one shape: numbers in place of lengths, heads, widths.
+"""(SDPA-1, 3, 14, 16, 23, 25, 28, 29) Cases of data for one shape: numbers instead of lengths, heads, widths.
 
-A model that was exported with static axes and takes no mask cannot be asked at the edges of tiles, with one key or with
-one query.  What such cases would show, data shows at the shape there is: a peak at the last key of a tile, keys whose
-weight is zero in place of keys that are not there, rows and heads that are far apart.  A run asks them of plugged-in
-implementations of one shape; by name they are asked of any.
+A model that was exported with static axes and takes no mask cannot be tested at the edges of tiles, with one key or
+with one query.  Data shows the same mistakes at the one shape: a peak at the last key of a tile, keys of zero weight
+instead of absent keys, rows and heads that are far apart.  A run tests plugged-in implementations of one shape with
+them; named, they run on any.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from attention_conformance.conformance.cases.data import (
 )
 from attention_conformance.conformance.spec.inputs import Inputs
 
-#: Keys at the edges of tiles, where a peak is put; and so many keys that count, in a call of more.
+#: Keys at the edges of tiles, where a peak is put; and numbers of first and last keys that count, in a call of more.
 PEAKS, FIRST, LAST = (0, 15, 16, 31, 32, 63, 64), (1, 16, 17, 63, 64, 65), (1, 17, 64)
 
-#: Distance below the others of the scores of a key that does not count: its weight is zero in every dtype.
+#: How far below the others the scores of a key that does not count are: its weight is zero in every dtype.
 BELOW = 1e4
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -75,7 +75,7 @@ def _case(name: str, clauses: str, why: str, *, keys: int = 7, **rest: Any) -> C
 
 
 def _counting(keys: slice) -> Data:
-    """Scores of all other keys lower by BELOW, so that these alone count."""
+    """Scores of all other keys lower by BELOW, so that only these count."""
 
     def make(rng: Rng, s: Shape) -> Arrays:
         q, k, v = numbered(rng, s)
@@ -93,7 +93,7 @@ def _tie(rng: Rng, s: Shape) -> Arrays:
 
 
 def _permutation(key_of: Callable[[np.ndarray, int], np.ndarray]) -> Data:
-    """Queries along the key of their own, so far that its weight is 1: scores are those of keys of one length."""
+    """Queries along their own key, so far that its weight is 1; all keys have one length."""
 
     def make(rng: Rng, s: Shape) -> Arrays:
         _, k, v = numbered(rng, s)
@@ -110,7 +110,7 @@ def _equal_rows(rng: Rng, s: Shape) -> Arrays:
 
 
 def _shifted_scores(axis: str) -> Data:
-    """Scores moved by −1400 in every other row or head, a no-op for softmax."""
+    """Scores shifted by −1400 in every other row or head, a no-op for softmax."""
 
     def make(rng: Rng, s: Shape) -> Arrays:
         q, k, v = normal(1.0)(rng, s)
@@ -127,7 +127,7 @@ def _heads_differ(rng: Rng, s: Shape) -> Arrays:
 
 
 def _coordinate(d: int) -> Data:
-    """Normal q and k in one coordinate, where each has the length that it had in all."""
+    """Normal q and k in one coordinate, scaled so that scores are as large as over all coordinates."""
 
     def make(rng: Rng, s: Shape) -> Arrays:
         q, k, v = numbered(rng, s)
@@ -151,7 +151,7 @@ def _values(size: float) -> Data:
 
 
 def _far_from_zero(rng: Rng, s: Shape) -> Arrays:
-    """Numbers that no scaling or masking in place leaves as they are."""
+    """Numbers that no scaling or masking in place leaves unchanged."""
     q, k, v = normal(1.0)(rng, s)
     return q + np.copysign(1.0, q), k + np.copysign(1.0, k), v + np.copysign(1.0, v)
 

@@ -1,4 +1,4 @@
-"""Packed sequences and paged caches: their shapes, numbers whose queries point across boundaries, and their cases."""
+"""Packed sequences and paged caches: their shapes, data whose queries point across boundaries, and their cases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Maker = Callable[[Rng, "PackedShape", np.dtype], np.ndarray]
 
 @dataclass(frozen=True)
 class PackedShape:
-    """Queries and keys of each sequence, heads, widths, and the keys behind the last sequence."""
+    """Queries and keys of each sequence, heads, widths, and the number of keys behind the last sequence."""
 
     q_lengths: tuple[int, ...] = (5, 7, 3)
     k_lengths: tuple[int, ...] = (5, 7, 3)
@@ -37,17 +37,17 @@ class PackedShape:
 
     @property
     def b(self) -> int:
-        """N, the sequences."""
+        """N, the number of sequences."""
         return len(self.q_lengths)
 
     @property
     def sq(self) -> int:
-        """The queries of the longest sequence."""
+        """Queries of the longest sequence."""
         return max(self.q_lengths, default=0)
 
     @property
     def sk(self) -> int:
-        """The keys of the longest sequence."""
+        """Keys of the longest sequence."""
         return max(self.k_lengths, default=0)
 
     @property
@@ -73,10 +73,10 @@ def boundaries(lengths: tuple[int, ...]) -> np.ndarray:
 
 
 def across(rng: Rng, s: PackedShape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Normal numbers; each query points at a key of its own sequence and at one that is not its own.
+    """Normal numbers; each query points at a key of its own sequence and at one outside it.
 
-    Their scores are about 6 over the others, so that at any length and in half precision a row tells whether its own
-    first and last keys and those around the diagonal count, and whether those next to its sequence do.
+    Their scores are about 6 above the others, so that at any length and in half precision a row shows whether its own
+    first and last keys and those around the diagonal count, and whether keys next to its sequence do.
     """
     keys = sum(s.k_lengths) + s.behind
     q = rng.standard_normal((sum(s.q_lengths), s.hq, s.d))
@@ -135,21 +135,21 @@ class PackedCase(AnyCase):
 
 @dataclass(frozen=True)
 class PagedShape(PackedShape):
-    """Queries and keys of each sequence, and the cache: page size, pages that all share first, and pages of nobody."""
+    """Queries and keys of each sequence, and the cache: page size, leading pages that all share, and unused pages."""
 
     q_lengths: tuple[int, ...] = (3, 1, 7, 1)
     k_lengths: tuple[int, ...] = (9, 14, 7, 4)
     page: int = 4
-    #: Leading pages of the first sequence that the others have, too.
+    #: Leading pages of the first sequence that the others share.
     shared: int = 0
     #: Pages that no sequence has; they lie among and before the others.
     unused: int = 5
-    #: What entries of the table behind a sequence's last page are: a number, or None for pages of others.
+    #: Table entries behind a sequence's last page: a number, or None for random pages.
     padding: int | None = None
 
     @property
     def pages(self) -> int:
-        """The pages of the cache."""
+        """Number of pages in the cache."""
         own = sum(max(-(-n // self.page) - (self.shared if at else 0), 0) for at, n in enumerate(self.k_lengths))
         return own + self.unused
 
@@ -161,7 +161,7 @@ class PagedShape(PackedShape):
 
 
 def table_of(s: PagedShape) -> np.ndarray:
-    """The block table, (N, M): pages in no order, and one entry at least behind the last page of each sequence."""
+    """The block table, (N, M): pages in random order, and at least one entry behind the last page of each sequence."""
     free = np.random.default_rng(s.pages).permutation(s.pages).tolist()
     counts = [-(-n // s.page) for n in s.k_lengths]
     table = np.full((len(counts), max(counts, default=0) + 1), -1 if s.padding is None else s.padding, np.int32)
@@ -175,11 +175,11 @@ def table_of(s: PagedShape) -> np.ndarray:
 
 
 def over_pages(rng: Rng, s: PagedShape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Normal numbers; each query points at a key of its own and at a slot that is not its own.
+    """Normal numbers; each query points at a key of its own sequence and at a slot that is not its own.
 
-    Its own: the first and last, those around the diagonal, those on both sides of a page's edge.  Not its own: the
-    slots behind its last key, what lies behind and before its pages in the cache, and the slots of its first entries of
-    the table behind the last page.
+    Its own: the first and last keys, keys around the diagonal, keys on both sides of a page's edge.  Not its own: slots
+    behind its last key, slots before and behind its pages in the cache, and slots of its first table entries behind the
+    last page.
     """
     q = rng.standard_normal((sum(s.q_lengths), s.hq, s.d))
     k, v = (rng.standard_normal((s.pages, s.page, s.hkv, width)) for width in (s.d, s.dv))
@@ -203,7 +203,7 @@ def over_pages(rng: Rng, s: PagedShape) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def sinks(rng: Rng, s: PackedShape, dtype: np.dtype) -> np.ndarray:
-    """One logit per head, around the scores that queries point with."""
+    """One logit per head, about as large as the scores that queries point with."""
     return (3 + 2 * rng.standard_normal(s.hq)).astype(dtype)
 
 
@@ -220,7 +220,7 @@ class PagedCase(PackedCase):
     arguments: ClassVar[type] = PagedInputs
     blame: ClassVar[Blame] = Blame("PAGED-1", accuracy="PAGED-9", value="PAGED-2", of_result={"lse": "PAGED-10"})
     shape: PagedShape = PagedShape()
-    #: The dtype of caches that are stored with scales (PAGED-14), "" for that of the call.
+    #: The dtype of caches that are stored with scales (PAGED-14), "" for the dtype of the call.
     stored: str = ""
 
     def make_inputs(self, dtype: str) -> Any:

@@ -27,7 +27,7 @@ HOLES = PagedShape(q_lengths=(1, 0, 2, 1, 3), k_lengths=(5, 6, 0, 9, 3))
 
 
 def case(name: str, clauses: str, why: str, shape: PagedShape = MIXED, **rest: Any) -> PagedCase:
-    """A case from its clauses as one text and its options as keywords, beside the maxima."""
+    """A case from its clauses as one text and its options as keywords, in addition to the maxima."""
     return PagedCase.of(f"paged-{name}", clauses, why, shape, shape.options | rest)
 
 
@@ -165,11 +165,11 @@ def _form() -> Iterator[PagedCase]:
     yield refused("width", "q is 8 wide and the keys 7.", lambda x: replace(x, k_cache=x.k_cache[..., :7]))
 
 
-#: What there may be a scale for (PAGED-14), and the axes (pages, slots, heads, columns) that it then has.
+#: Parts of a cache that may have a scale each (PAGED-14), and the axes (pages, slots, heads, columns) of the scales.
 PER = {"tensor": "everything", "head": "each key head", "token": "each token", "channel": "each channel", "page": "each page"}
 _AXES = {"tensor": "", "head": "2", "token": "01", "channel": "3", "page": "0", "token_head": "012"}
 
-#: Scales by which normal numbers fill a format without leaving it, its largest number, and of a floating-point one
+#: Scales with which normal numbers fill a format without overflow, its largest number, and for a floating-point format
 #: the bits of its fraction and its smallest exponent.
 _FORMS = {
     "int8": (1 / 24, 127.0, 0, 0),
@@ -179,12 +179,12 @@ _FORMS = {
 
 
 def scales(per: str, form: str) -> dict[str, Maker]:
-    """The scales of both caches; those of values are smaller, so that one is not taken for the other."""
+    """The scales of both caches; those of values are smaller, so that swapping them shows."""
     return {"k_scale": scales_per(per, form, "d", 1.0), "v_scale": scales_per(per, form, "dv", 0.6)}
 
 
 def scales_per(per: str, form: str, width: str, size: float) -> Maker:
-    """Scales in float32 that differ by up to a factor of three, those of unused slots among them."""
+    """Scales in float32 that differ by up to a factor of three, including those of unused slots."""
 
     def make(rng: Rng, s: Any, dtype: np.dtype) -> np.ndarray:
         full = (s.pages, s.page, s.hkv, getattr(s, width))
@@ -195,9 +195,10 @@ def scales_per(per: str, form: str, width: str, size: float) -> Maker:
 
 
 def stored_as(form: str) -> Callable[[Any], Any]:
-    """An edit that gives both caches the numbers of a format, by the scales of the call.
+    """An edit that quantises both caches to the numbers of a format, with the scales of the call.
 
-    In int8 as int8, else in float32; from numbers that are rounded to bfloat16, so that every dtype has the same ones.
+    Numbers of int8 are stored as int8, others as float32.  They are made from numbers that are rounded to bfloat16, so
+    that they are the same in every dtype.
     """
 
     def edit(x: Any) -> Any:
@@ -219,7 +220,7 @@ def _on_grid(numbers: np.ndarray, bits: int, least: int) -> np.ndarray:
 
 
 def _one_scale_more(axis: int) -> Callable[[Any], Any]:
-    """An edit that stores the caches in int8, and gives scales one more along an axis."""
+    """An edit that stores the caches in int8, and gives the scales one more entry along an axis."""
 
     def edit(x: Any) -> Any:
         x = stored_as("int8")(x)
@@ -230,7 +231,7 @@ def _one_scale_more(axis: int) -> Callable[[Any], Any]:
 
 
 def _keys_scaled_alone(x: Any) -> Any:
-    """Both caches in int8, by the scale of the keys, which alone is given."""
+    """Both caches in int8 with the scale of the keys; only that scale is given."""
     both = stored_as("int8")(replace(x, keywords={"k_scale": x.keywords["k_scale"], "v_scale": x.keywords["k_scale"]}))
     return replace(both, keywords=x.keywords)
 
@@ -241,13 +242,13 @@ def _large_scores(rng: Rng, s: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _plain(rng: Rng, s: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Normal numbers, of caches that are too large for another thought."""
+    """Normal numbers, for caches that are too large for anything else."""
     k, v = (rng.standard_normal((s.pages, s.page, s.hkv, width)) for width in (s.d, s.dv))
     return rng.standard_normal((sum(s.q_lengths), s.hq, s.d)), k, v
 
 
 def _fill_unused(value: float) -> Callable[[Any], Any]:
-    """An edit that writes a number to every slot that is no sequence's."""
+    """An edit that writes a number to every slot that no sequence uses."""
 
     def edit(x: Any) -> Any:
         size = x.k_cache.shape[1]

@@ -1,4 +1,4 @@
-"""Parts of a call that is too large to be judged whole: some of its batches, heads and rows, and what they are given."""
+"""Parts of a call that is too large to be judged whole: some of its batches, heads and rows, and their options."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ALL = slice(None)
 
 
 def sample(length: int, count: int, seed: int) -> np.ndarray:
-    """Sorted indices: all of them if there are few, else the first, the last and random ones between.
+    """Sorted indices: all of them if there are few, else the first, the last and random ones in between.
 
     Parameters
     ----------
     length
         Number of elements.
     count
-        Number that is taken, at least two where there are more than ``count``.
+        Number of indices to take, at least two if ``length`` is larger.
     seed
         Seed of the choice.
 
@@ -36,16 +36,16 @@ def sample(length: int, count: int, seed: int) -> np.ndarray:
 
 
 def sample_heads(heads: int, count: int, seed: int) -> np.ndarray:
-    """Sorted head indices: the first and the last, and random ones between; of one alone the first or the last.
+    """Sorted head indices: the first, the last and random ones in between; for a count of one, the first or the last.
 
     Parameters
     ----------
     heads
         Number of heads.
     count
-        Number that is taken.
+        Number of heads to take.
     seed
-        Seed of the choice; of one head alone an even seed takes the first.
+        Seed of the choice; for a count of one, an even seed takes the first head.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def query_heads(heads: np.ndarray, group: int) -> np.ndarray:
     heads
         Indices of key heads.
     group
-        Query heads of each.
+        Query heads per key head.
 
     Returns
     -------
@@ -81,15 +81,15 @@ def part_of(name: str, value: Any, batches: Any = ALL, heads: Any = ALL, queries
     Parameters
     ----------
     name, value
-        A keyword of sdpa and its value; what is no array is the same for all.
+        A keyword of sdpa and its value; a value that is not an array is the same for all.
     batches, heads, queries
         Indices or slices of batches, key heads and query heads.
 
     Returns
     -------
     Any
-        The chosen part, a view or a copy; of lengths and offsets with one axis, by batch.  What is the same for all of
-        them is given as it is.
+        The chosen part, a view or a copy; lengths and offsets have one axis, the batch.  A value that is the same for
+        all is returned unchanged.
     """
     if not isinstance(value, np.ndarray):
         return value
@@ -102,7 +102,7 @@ def part_of(name: str, value: Any, batches: Any = ALL, heads: Any = ALL, queries
             if axis >= 0 and value.shape[axis] > 1:
                 value = value[(*[ALL] * axis, chosen)]
         return value
-    if name in ("rotary_cos", "rotary_sin"):  # by places, of all batches and heads
+    if name in ("rotary_cos", "rotary_sin"):  # by position, the same for all batches and heads
         return value
     if name == "tree_parents":
         return value if value.ndim == 1 else value[batches]
@@ -110,7 +110,7 @@ def part_of(name: str, value: Any, batches: Any = ALL, heads: Any = ALL, queries
 
 
 def odd_rows(output: np.ndarray) -> list[tuple[int, int, int]]:
-    """Rows (batch, head, row) that a look at a whole output (B, H, S, D) finds.
+    """Conspicuous rows (batch, head, row) of a whole output (B, H, S, D).
 
     Parameters
     ----------
@@ -120,18 +120,19 @@ def odd_rows(output: np.ndarray) -> list[tuple[int, int, int]]:
     Returns
     -------
     list[tuple[int, int, int]]
-        The first that is not finite, the smallest, which is one of zeros where there is one, and the largest; sorted.
+        The first row that is not finite, the smallest, which is a row of zeros if there is one, and the largest;
+        sorted.
     """
     size = np.empty(output.shape[:3])
     with np.errstate(all="ignore"):
-        for b, one in enumerate(output):  # of a large one no second copy
+        for b, one in enumerate(output):  # batch by batch: no second copy of a large output
             size[b] = np.abs(one).max(-1).astype(np.float64)
     found = (np.argmin(np.isfinite(size)), np.argmin(np.nan_to_num(size, nan=np.inf)), np.argmax(np.nan_to_num(size)))
     return sorted({(int(b), int(h), int(row)) for b, h, row in (np.unravel_index(at, size.shape) for at in found)})
 
 
 def forms(shapes: Mapping[str, tuple[int, ...]]) -> SimpleNamespace:
-    """Results of these shapes by name, as attributes that take no memory: what a whole answer's form is held against.
+    """Results of these shapes by name, as attributes that take no memory, for checking the form of a whole answer.
 
     Parameters
     ----------

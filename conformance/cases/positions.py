@@ -155,7 +155,7 @@ def _wide_left(rng: Rng, s: Shape, dtype: np.dtype) -> tuple[int, None]:
 
 
 def _some_rows_without(keys: int) -> Maker:
-    """A random mask that leaves some row nothing but these first keys; of many keys none does so by chance."""
+    """A random mask that leaves some row only these first keys, which chance seldom does with many keys."""
 
     def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
         mask = some_mask(0.5)(rng, s, dtype)

@@ -1,7 +1,7 @@
 """Cases of packed sequences and paged caches at the sizes of kernels: covering designs of lengths, options and pages.
 
-As kernels.py has it for attention: a row of a design is a case, whose name tells all of it; a plugged-in implementation
-is asked those that some fault in some envelope needs, and all of them by name.
+As in kernels.py for attention, a row of a design is a case, whose name gives the whole row.  A run tests a plugged-in
+implementation with the cases that some fault in some envelope needs; all others run only when named.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from attention_conformance.conformance.cases.paged import scales, stored_as
 from attention_conformance.conformance.cases.store import CASES, FITTED
 from attention_conformance.conformance.cases.varlen_gradient import PackedGradientCase
 
-#: The names of the cases that a fault in an envelope needs to be caught twice, a line each; chosen by the kill matrices
+#: Names of the cases that catch every fault in every envelope twice, one per line; chosen by the kill matrices
 #: (faults/envelopes.py).
 REQUESTED = Path(__file__).with_name("serving_requested.txt")
 
-#: Elements above which the references of a case are made again where a run comes back to it; others are kept.
+#: Elements above which the references of a case are recomputed when a run comes back to it; others are kept.
 LARGEST = 1 << 20
 
 #: The lengths of sequences as quarters of the longest; neither the first nor the last is the longest.
 QUARTERS = (3, 1, 4, 2, 3)
 
-#: Pages of nobody in a cache whose block numbers are beyond 16 bits.
+#: Unused pages in a cache whose block numbers exceed 16 bits.
 MANY = 100_000
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options that a case asks for together, what they change in its shape, and the clause behind VARLEN or PAGED."""
+    """Options that a case uses together, their changes to its shape, and the clause's number in VARLEN or PAGED."""
 
     clause: int
     given: Mapping[str, Any] = field(default_factory=dict)
     shape: Mapping[str, Any] = field(default_factory=dict)
-    #: The sequence that has no keys, where there is one; the second has no queries then, but in a step of decoding.
+    #: The sequence without keys, if there is one; the second then has no queries, except in a step of decoding.
     empty: int | None = None
 
 
@@ -74,7 +74,7 @@ def _quantised(form: str, per: str, **shape: Any) -> Options:
 
 _CAUSAL: dict[str, Any] = {"is_causal": True}
 
-#: The options of both operators, and of each alone.  The clauses of gradients are counted from 30.
+#: The options of both operators, and of each alone.  Gradients have the clause GRAD-31 with all of them.
 BOTH = {
     "plain": Options(2),
     "causal": Options(3, _CAUSAL),
@@ -115,7 +115,7 @@ class Block:
     operator: str
     factors: Factors
     why: str
-    #: Rows of its own behind the design.
+    #: Rows of its own, after those of the design.
     rows: tuple[Row, ...] = ()
 
 
@@ -188,12 +188,12 @@ _CLAUSES = {"varlen": "VARLEN-{}", "varlen_grad": "GRAD-31", "paged": "PAGED-{}"
 
 
 def lengths(longest: int, count: int) -> tuple[int, ...]:
-    """The lengths of some sequences, of which the third is the longest."""
+    """The lengths of some sequences; the third is the longest."""
     return tuple(max(longest * QUARTERS[n % len(QUARTERS)] // 4, 1) for n in range(count))
 
 
 def _without(lengths: tuple[int, ...], *sequences: int) -> tuple[int, ...]:
-    """The lengths with none of some sequences."""
+    """The lengths, with 0 for some sequences."""
     left = list(lengths)
     for each in sequences:
         left[each] = 0
@@ -240,7 +240,7 @@ def cases() -> Iterator[PackedCase]:
 
 
 def serving_case(name: str) -> PackedCase:
-    """The case of a name, without its design.  Raises KeyError for a name that no row has."""
+    """The case with a name, without making its design.  Raises KeyError for a name that no row has."""
     row = row_named(name)
     if row is None:
         raise KeyError(name)
@@ -248,5 +248,5 @@ def serving_case(name: str) -> PackedCase:
 
 
 def asked_cases() -> Iterator[PackedCase]:
-    """The cases that a run asks without being told to."""
+    """The cases that a run includes by default."""
     return map(serving_case, REQUESTED.read_text(encoding="utf-8").split())

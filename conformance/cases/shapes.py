@@ -61,7 +61,7 @@ def _plain() -> Iterator[Case]:
 
 
 def _tails() -> Iterator[Case]:
-    """One less, exactly, and one more than the tile sizes of kernels, with the largest score in the last key."""
+    """The tile sizes of kernels, one less and one more, with the largest score in the last key."""
     for keys in (15, 16, 17, 32, 33, 63, 64, 65, 128, 129, 256, 257):
         yield case(
             f"keys-{keys}-peak-last",

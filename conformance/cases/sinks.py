@@ -65,7 +65,7 @@ def per_head(spread: float) -> Maker:
 
 
 def constant(value: float) -> Maker:
-    """The same for every head."""
+    """One number for every head."""
 
     def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
         return np.full(s.hq, value, dtype)

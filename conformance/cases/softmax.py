@@ -130,7 +130,7 @@ def _outlier_key(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def _product(size: float) -> Data:
-    """Q · k is about ``size`` in every pair, and differs by key in a few hundreds."""
+    """Q · k is about ``size`` in every pair, and differs by a few hundreds between keys."""
 
     def make(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         q, k, v = numbered(rng, s)

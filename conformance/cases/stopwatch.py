@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 
 class _Thread(threading.local):
-    """The seconds of one thread by part, and of the parts that are under way what others within them took."""
+    """The seconds of one thread by part, and for each running part the seconds of the parts within it."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -19,13 +19,13 @@ class _Thread(threading.local):
 
 _THREAD = _Thread()
 
-#: Parts: inputs, expected results and bounds; and what waits for an implementation's process.
+#: Parts: inputs, expected results and bounds; and waiting for an implementation's process.
 REFERENCES, CALLS = "references", "calls"
 
 
 @contextmanager
 def measured(part: str) -> Iterator[None]:
-    """A context whose seconds count for a part, but for those of contexts within it."""
+    """A context whose seconds count for a part, except those of contexts within it."""
     began = time.perf_counter()
     _THREAD.within.append(0.0)
     try:

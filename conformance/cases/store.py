@@ -1,8 +1,8 @@
-"""Case store: inputs, expected results and error bounds, each made once and shared by whoever judges by them.
+"""Case store: inputs, expected results and error bounds, each computed once and shared by everything that uses them.
 
-The suite's own cases share ``CASES``, which forgets nothing; what there are many of (random problems, timed workloads)
-or what is large (cases at the sizes of an envelope) has a store with a limit in bytes.  A store belongs to one process,
-whose threads may share it.
+The suite's own cases share ``CASES``, which forgets nothing; numerous cases (random problems, timed workloads) and
+large ones (at the sizes of an envelope) have stores with a limit in bytes.  A store belongs to one process, whose
+threads may share it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class CaseStore:
     Parameters
     ----------
     limit
-        Bytes of arrays that are kept: beyond it the oldest values are forgotten, and made again when they are asked
-        for; None keeps everything.
+        Bytes of arrays to keep: beyond it the oldest values are forgotten, and recomputed when they are needed; None
+        keeps everything.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -42,7 +42,7 @@ class CaseStore:
         return len(self._made)
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """The value of a key, made by ``make`` if the store has none.  What ``make`` raises is not kept.
+        """The value of a key, made by ``make`` if the store has none.  Exceptions of ``make`` are not kept.
 
         Parameters
         ----------
@@ -62,7 +62,7 @@ class CaseStore:
         with stopwatch.measured(stopwatch.REFERENCES):
             value = make()
         with self._lock:
-            value = self._made.setdefault(key, value)  # of two threads that made it, both get one
+            value = self._made.setdefault(key, value)  # two threads that made it both get the first
             if self._limit is not None:
                 self._bytes[key] = array_bytes(value)
                 while sum(self._bytes.values()) > self._limit and len(self._made) > 1:
@@ -93,7 +93,7 @@ class CaseStore:
         return self.get(("inputs", case, dtype), lambda: case.make_inputs(dtype))
 
     def expected(self, case: AnyCase, dtype: str) -> Any:
-        """Results of the reference for them.
+        """Results of the reference for a case's inputs.
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class CaseStore:
         return self.get(("expected", case, dtype), lambda: case.make_expected(self.inputs(case, dtype)))
 
     def bound(self, case: AnyCase, dtype: str, profile: Profile) -> Any:
-        """The error bound for them under a precision profile.
+        """The error bound for a case's inputs under a precision profile.
 
         Parameters
         ----------
@@ -138,7 +138,7 @@ class CaseStore:
 
 
 def array_bytes(value: Any) -> int:
-    """Bytes of the arrays within a value; one that is there twice counts twice."""
+    """Bytes of the arrays within a value; an array that occurs twice counts twice."""
     if isinstance(value, np.ndarray):
         return value.nbytes
     if isinstance(value, Mapping):
@@ -148,6 +148,6 @@ def array_bytes(value: Any) -> int:
     return array_bytes(vars(value)) if is_dataclass(value) or isinstance(value, SimpleNamespace) else 0
 
 
-#: What is known of the suite's own cases; of random problems, which are many, and few are needed again; and of cases at
-#: the sizes of envelopes, which are large, and needed once in each dtype.
+#: Stores of the suite's own cases; of random problems, which are many and seldom needed again; and of cases at the
+#: sizes of envelopes, which are large and needed once in each dtype.
 CASES, RANDOM, FITTED = CaseStore(), CaseStore(2**26), CaseStore(2**28)

@@ -32,7 +32,7 @@ COLUMNS = LayerShape(b=1, sq=3, sk=3, e=512, ekv=512, heads=1, d=2, dv=2, eo=512
 
 
 def case(name: str, clauses: str, why: str, shape: LayerShape = PLAIN, **rest: Any) -> SublayerCase:
-    """A case from its clauses as one text and its options as keywords, beside those that every call has."""
+    """A case from its clauses as one text and its options as keywords, in addition to those that every call has."""
     return SublayerCase.of(f"sublayer-{name}", clauses, why, shape, shape.options | FULL | rest)
 
 

@@ -24,7 +24,7 @@ EDGES = PackedShape(q_lengths=(17, 1, 64, 31, 66), k_lengths=(33, 65, 64, 15, 13
 
 
 def case(name: str, clauses: str, why: str, shape: PackedShape = SELF, **rest: Any) -> PackedCase:
-    """A case from its clauses as one text and its options as keywords, beside the maxima."""
+    """A case from its clauses as one text and its options as keywords, in addition to the maxima."""
     return PackedCase.of(f"varlen-{name}", clauses, why, shape, shape.options | rest)
 
 
@@ -176,7 +176,7 @@ def _large_scores(rng: Rng, s: PackedShape) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def _minus_inf(keep_first: bool) -> Maker:
-    """A bias that is −inf for every third key, at other ones in each row; of every second row all, or all but one."""
+    """A bias that is −inf at every third key, shifted by row, and in every second row at all keys, or all but one."""
 
     def make(rng: Rng, s: PackedShape, dtype: np.dtype) -> np.ndarray:
         bias = 3 * rng.standard_normal(s.scores)
@@ -190,12 +190,12 @@ def _minus_inf(keep_first: bool) -> Maker:
 
 
 def _bias_of(queries: int, keys: int) -> Maker:
-    """Normal numbers of other maxima than the longest sequences."""
+    """Normal numbers, for maxima other than the longest sequences."""
     return lambda rng, s, dtype: (3 * rng.standard_normal((s.b, s.hq, queries, keys))).astype(dtype)
 
 
 def _edited_bias(edit: Callable[[np.ndarray], np.ndarray]) -> Callable[[Any], Any]:
-    """An edit of the bias alone."""
+    """An edit of only the bias."""
     return lambda x: replace(x, keywords=x.keywords | {"bias": edit(x.keywords["bias"])})
 
 

@@ -60,7 +60,7 @@ class PackedGradientCase(PackedCase):
 
 
 def case(name: str, clauses: str, why: str, shape: PackedShape = SELF, **rest: Any) -> PackedGradientCase:
-    """A case from its clauses as one text and its options as keywords, beside the maxima."""
+    """A case from its clauses as one text and its options as keywords, in addition to the maxima."""
     return PackedGradientCase.of(f"varlen-grad-{name}", clauses, why, shape, shape.options | rest)
 
 

@@ -1,4 +1,4 @@
-"""Lifted faults: what attention, or its backward pass, does wrongly within another operator, as a candidate there."""
+"""Lifted faults: faults of attention, or of its backward pass, as candidates for an operator that contains it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from attention_conformance.conformance.faults.models.varlen import Packed
 from attention_conformance.conformance.faults.models.varlen_gradients import PackedBackward
 from attention_conformance.conformance.faults.registry import Fault, faults_of
 
-#: Names of the class attributes of a model that hold a model within it, and the right one.
+#: Class attributes of a model that hold an inner model, and the correct inner model.
 INNER: dict[str, type[Model]] = {"attention": Attention, "backward": Backward}
 
-#: The operators that have attention, or its backward pass, within: their models, and the attribute that holds it.
+#: Operators that contain attention or its backward pass: their models, and the attribute that holds it.
 _OUTER: dict[str, tuple[type[Model], str]] = {
     "mha": (Layer, "attention"),
     "sublayer": (Sublayer, "attention"),
@@ -30,13 +30,13 @@ _OUTER: dict[str, tuple[type[Model], str]] = {
 
 
 def inner(make: type[Model]) -> type[Model]:
-    """The faulty model within another one, or the model itself where what is within is right."""
+    """The faulty inner model of a model, or the model itself where its inner models are correct."""
     held = (getattr(make, name, right) for name, right in INNER.items())
     return next((model for model in held if model not in INNER.values()), make)
 
 
 def in_operator(make: type[Model], operator: str) -> type[Model]:
-    """A model of an operator, right but for its attention, or for its backward pass."""
+    """A model of an operator that is correct except for its attention or its backward pass."""
     return _in_operator(make, operator)  # type: ignore[arg-type]  # a class is hashable
 
 
@@ -74,6 +74,6 @@ def _sublayer(fault: Fault) -> Fault:
     """A fault of the layer within a sub-layer."""
     try:
         make = type(f"{fault.make.__name__}InSublayer", (fault.make, Sublayer), {"__module__": __name__})
-    except TypeError:  # their orders of methods contradict each other
+    except TypeError:  # their method resolution orders conflict
         make = fault.make
     return Fault(fault.name, fault.clause, fault.title, fault.sources, make)

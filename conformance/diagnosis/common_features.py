@@ -1,4 +1,4 @@
-"""Common features of failures, which passed cases have not: the place to look where no known mistake fits."""
+"""Common features of failures that passed cases lack: the place to look where no known mistake fits."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from attention_conformance.conformance.cases.layer import LayerShape
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.impls.operators import OPERATORS
 
-#: Keywords that cases have; ``--invariance`` alone gives a number of splits.
+#: Keywords that cases have; only ``--invariance`` gives a number of splits.
 KEYWORDS = tuple(dict.fromkeys(k for operator in OPERATORS.values() for k in operator.keywords if k != "num_splits"))
 
 #: A failure or a passed case: its case and dtype.
 Judged = tuple[AnyCase, str]
 
-#: Fewer failures have something in common by chance.
+#: Least number of failures; fewer have something in common by chance.
 FEWEST = 3
 
-#: What is common to failures is worth saying if at most this part of the passed cases has all of it too.
+#: Features common to failures are reported if at most this share of the passed cases has all of them too.
 RARE = 0.2
 
 
 def _is_given(keyword: str) -> Callable[[AnyCase], bool]:
-    past = {"past_key", "past_value"}  # which a case of sdpa has without an option of that name
+    past = {"past_key", "past_value"}  # a case of sdpa has them without an option of that name
 
     def given(case: AnyCase) -> bool:
         value = case.options.get(keyword, keyword in past & case.keywords)
@@ -33,7 +33,7 @@ def _is_given(keyword: str) -> Callable[[AnyCase], bool]:
     return given
 
 
-#: What a case may have, in the words in which it is said.
+#: Features that a case may have, by their names in reports.
 FEATURES: dict[str, Callable[[AnyCase], bool]] = {
     **{keyword: _is_given(keyword) for keyword in KEYWORDS},
     "grouped heads": lambda case: isinstance(case.shape, Shape) and case.shape.hq != case.shape.hkv,
@@ -49,7 +49,7 @@ FEATURES: dict[str, Callable[[AnyCase], bool]] = {
 
 
 def common_features_line(kind: Failure, failed: Sequence[Judged], passed: Sequence[Judged]) -> str:
-    """Features that all failures of a kind have, if that tells them from most passed cases; "" otherwise."""
+    """Features that all failures of a kind have, if most passed cases lack them; "" otherwise."""
     if len(failed) < FEWEST or not passed:
         return ""
     names = (*FEATURES, *sorted({dtype for _, dtype in failed}))
@@ -67,8 +67,8 @@ def _has(name: str, each: Judged) -> bool:
     return FEATURES[name](case) if name in FEATURES else dtype == name
 
 
-#: What else may tell calls apart in which a mistake shows from those in which it does not: in words where it is so, in
-#: words where it is not.
+#: Further conditions that may distinguish the calls in which a mistake shows: in words where the condition holds, in
+#: words where it does not.
 RELATIONS: dict[tuple[str, str], Callable[[AnyCase], bool]] = {
     ("with no keys", "with keys"): FEATURES["no keys"],
     ("where Sq ≠ Sk", "where Sq = Sk"): lambda case: case.shape.sq != case.shape.sk,
@@ -89,20 +89,20 @@ Condition = tuple[str, Callable[[Judged], bool]]
 
 
 def narrowing(fits: Sequence[Judged], against: Sequence[Judged]) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Features that all failures of a cause have, and the passed cases that contradict it have not.
+    """Features that all failures of a cause have, and that the passed cases contradicting it lack.
 
     Parameters
     ----------
     fits
-        Failures that the cause gives, at least one.
+        Failures that the cause explains, at least one.
     against
         Passed cases that would fail with it.
 
     Returns
     -------
     tuple
-        One condition or two in words ("with a mask", "in float16"), () where none helps, and the places in ``against``
-        of those that meet them all the same.
+        One condition or two in words ("with a mask", "in float16"), () where none helps, and the indices in ``against``
+        of the cases that still meet them.
     """
     conditions = {words: meets for words, meets in _conditions(fits) if all(map(meets, fits))}
     met = {words: frozenset(n for n, each in enumerate(against) if meets(each)) for words, meets in conditions.items()}
@@ -114,13 +114,13 @@ def narrowing(fits: Sequence[Judged], against: Sequence[Judged]) -> tuple[tuple[
 
 
 def meets(only: Sequence[str], judged: Judged) -> bool:
-    """Whether a failure or passed case is one of the calls that ``narrowing`` says in words."""
+    """Whether a failure or passed case meets all conditions, in the words of ``narrowing``."""
     conditions = dict(_conditions([judged]))
     return all(words in conditions and conditions[words](judged) for words in only)
 
 
 def _conditions(fits: Sequence[Judged]) -> Iterator[Condition]:
-    """Conditions that calls may be told apart by: what they have first, then dtypes, then what they have not."""
+    """Conditions that may distinguish calls: features that they have first, then dtypes, then features they lack."""
     for name in KEYWORDS:
         yield f"with {name}", lambda each, name=name: FEATURES[name](each[0])  # type: ignore[misc]
     for (words, _), has in RELATIONS.items():

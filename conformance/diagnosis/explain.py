@@ -1,6 +1,6 @@
 """Explanation of failures, once every case is judged: the stage that went wrong, and the likely mistake.
 
-Nothing here decides whether a case passes.  Failures are taken up implementation by implementation, because the
+Nothing here decides whether a case passes.  Failures are explained implementation by implementation, because the
 explanation that fits most of them is the one to read first.
 """
 
@@ -33,16 +33,16 @@ from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import Reply, same_bits
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
-#: Failures of an implementation that are called a second time, for their weights and lse.
+#: Most failures of an implementation that are called a second time, for their weights and lse.
 CALLED_AGAIN = 200
 
-#: Unexplained failures that are run alone in a fresh process.
+#: Most unexplained failures that are run alone in a fresh process.
 RUN_ALONE = 3
 
-#: Scripts that are written for an implementation.
+#: Most scripts that are written for an implementation.
 SCRIPTS = 200
 
-#: Threads that are named with an explanation.
+#: Most threads that are named with an explanation.
 NAMED = 2
 
 STAYS_BEHIND = "alone, in a fresh process, the case passes: something stays behind from an earlier call (SDPA-29)"
@@ -51,7 +51,7 @@ DIFFERS = "run again, alone, the result is another one: it differs from call to 
 
 @dataclass(frozen=True)
 class Examined:
-    """A failed result with what it came from."""
+    """A result with its target and case."""
 
     target: Target
     case: AnyCase
@@ -71,7 +71,7 @@ class Diagnosis:
     device: str
     failures: int
     explanations: tuple[Explanation, ...]
-    #: What the others have in common, in words.
+    #: Features that the unexplained failures have in common, in words.
     common_features: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
@@ -101,18 +101,18 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Simplifier:
-    """Simpler inputs for scripts of a run, from the same cause; the target is called again."""
+    """Simpler inputs for scripts of a run that fail from the same cause, found by calling the target again."""
 
     pool: Pool
     #: Keywords that are accepted, by implementation.
     keywords: Mapping[str, frozenset[str]]
     versions: Mapping[str, str]
     timeout: float | None
-    #: What explains the failures, where that is known already; None to find out for each.
+    #: Diagnoses of the failures, if they are known already; None to diagnose each one.
     diagnoses: Sequence[Diagnosis] | None = None
 
     def __call__(self, target: Target, case: AnyCase, judged: Judged) -> tuple[Judged, AnyCase]:
-        """A result and a case for a script: simpler ones, or those that are given.
+        """A result and a case for a script: simpler ones, or the given ones.
 
         Parameters
         ----------
@@ -126,8 +126,7 @@ class Simplifier:
         Returns
         -------
         tuple of Judged and AnyCase
-            The simpler one, as ``repro.simpler.for_script`` has it, which raises for a call that cannot be written as a
-            script.
+            The result of ``repro.simpler.for_script``, which raises for a call that cannot be written as a script.
         """
         name = target.implementation.name
 
@@ -139,7 +138,7 @@ class Simplifier:
         )
 
     def _fits(self, each: Examined) -> Fits | None:
-        """Function that tells whether the explanation of a failure fits others of its target; None without one."""
+        """Function that checks whether a failure's explanation fits others of its target; None without explanation."""
         target, failed = each.target, _failed(each)
         if failed is None:
             return None
@@ -149,7 +148,7 @@ class Simplifier:
             own = (target.implementation.name, target.device)
             some = [e for d in self.diagnoses if (d.implementation, d.device) == own for e in d.explanations]
             found = [e for e in some if any((f.case, f.dtype) == (each.case, target.dtype) for f in e.fits)]
-        found = [e for e in found if not any(fault.make is Words for fault in e.faults)]  # which gives no numbers
+        found = [e for e in found if not any(fault.make is Words for fault in e.faults)]  # Words gives no numbers
         if not found:
             return None
 
@@ -166,14 +165,14 @@ def explain(
     keywords: Mapping[str, frozenset[str]],
     timeout: float | None,
 ) -> tuple[dict[tuple[Target, AnyCase], list[str]], list[Diagnosis]]:
-    """More lines for the message of each failure, by target and case, and what explains each implementation.
+    """More lines for the message of each failure, by target and case, and the diagnosis of each implementation.
 
     Parameters
     ----------
     judged
-        Every result of a run, passed ones too: an explanation has to agree with them.
+        Every result of a run, passed ones too: an explanation must agree with them.
     pool
-        Processes in which failed cases are called again, at other sizes and alone.
+        Processes in which failed cases are called again, for their weights and lse.
     keywords
         Keywords that each implementation accepts, by its name.
     timeout
@@ -213,9 +212,9 @@ def scripts(
     simplifier: Simplifier,
     read: Collection[tuple[Target, AnyCase]],
 ) -> dict[tuple[Target, AnyCase], str]:
-    """Write a standalone script for each failure, the smallest first; a line that says where, by target and case.
+    """Write a standalone script for each failure, the smallest first; return a line with each path, by target and case.
 
-    Those that are to be ``read``, one of each cause, get simpler inputs where they are long.
+    The scripts of the failures in ``read``, one of each cause, get simpler inputs where they are long.
     """
     written: dict[tuple[Target, AnyCase], str] = {}
     count: Counter[str] = Counter()
@@ -251,11 +250,11 @@ def in_words(what: str, fits: int, failures: int, contradicted: int = 0, *, equa
     what
         The title of the cause.
     fits, failures
-        Number of failures that it fits, and of all.
+        Number of failures that it fits, and of all failures.
     contradicted
         Passed cases that would fail with it.
     equal
-        Whether a mistake gives these very results; else the title alone says what they are.
+        Whether a mistake gives exactly these results; otherwise only the title describes them.
 
     Returns
     -------
@@ -301,7 +300,7 @@ def _explained(known: Failed, diagnosis: Diagnosis) -> list[str]:
 
 
 def _stages(each: Examined, pool: Pool, keywords: frozenset[str], timeout: float | None) -> list[str]:
-    """The stage that went wrong, from the weights and lse that the call returned, or a second one returns."""
+    """The stage that went wrong, from the weights and lse that the call, or a second one, returns."""
     reply = each.judged.reply
     case, dtype, profile = each.case, each.target.dtype, each.target.profile
     if reply is None or each.judged.result.failure is not Failure.VALUE or not isinstance(case, Case):
@@ -337,7 +336,7 @@ def _output_ok(reply: Reply, each: Examined) -> bool:
 
 
 def _alone(each: Examined, memory: int | None, timeout: float | None) -> list[str]:
-    """Result of a failure that is run by itself, in a process that has done nothing else."""
+    """Lines on a failure that is run again by itself, in a fresh process."""
     result, reply = each.judged.result, each.judged.reply
     if reply is None or reply.status != "returned" or result.failure is Failure.STALE:
         return []

@@ -1,4 +1,4 @@
-"""Explanations: a cause of failures, what it explains, and how it is held against the cases that passed."""
+"""Explanations: a cause of failures, what it explains, and how it is checked against the cases that passed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from attention_conformance.conformance.faults.trials import Failed, explains, fa
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Profile
 
-#: Cases that an explanation may fit by chance.
+#: Most cases that an explanation may fit by chance.
 FEW = 3
 
-#: Failures that causes are searched on.
+#: Most failures that causes are searched on.
 MOST = 80
 
-#: Passed cases that may speak against an explanation, the smallest first.
+#: Most passed cases that an explanation is checked against, the smallest first.
 WITNESSES = 200
 
 #: Numbers in the words of an exception, which differ from call to call.
 NUMBERS = re.compile(r"\d+")
 
-#: Mistakes that were found, and failures, on which each further mistake is tried together with one of them.
+#: Most found mistakes that each further mistake is combined with, and most failures that the two are tried on.
 BESIDE = 3
 
 
@@ -43,13 +43,13 @@ class Passed:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A cause: one mistake, or two together, the failures that it gives, and the passed cases that contradict it."""
+    """A cause: one mistake, or two together, the failures that it explains, and the passed cases that contradict it."""
 
     faults: tuple[Fault, ...]
     fits: frozenset[Failed]
     #: Passed cases that the fault would fail, in the calls that it is narrowed to.
     against: tuple[Passed, ...] = ()
-    #: What the calls have in which it happens, in words; () for all.
+    #: Conditions, in words, of the calls in which it happens; () for all calls.
     only: tuple[str, ...] = ()
 
     @property
@@ -58,7 +58,7 @@ class Explanation:
         return len(self.against)
 
     def fit(self, failed: Failed) -> bool:
-        """Whether it explains a failure, one that was not looked at when it was found too."""
+        """Whether it explains a failure, even one that was not examined when it was found."""
         make = combined(self.faults)
         return failed in self.fits or (make is not None and explains(make, failed))
 
@@ -112,14 +112,14 @@ def weighed(explanation: Explanation, passed: Sequence[Passed]) -> Explanation:
 
 
 def _moves_diagonal(make: type[Model]) -> bool:
-    """Whether rows stand at other keys, for all that counts from there."""
+    """Whether a model moves the diagonal, and all that is counted from it."""
     attention = getattr(make, "attention", make)
     names = ("default_offset", "offset", "diagonal")
     return issubclass(attention, Attention) and any(getattr(attention, n) is not getattr(Attention, n) for n in names)
 
 
 def combined(faults: Sequence[Fault]) -> type[Model] | None:
-    """A model with all these faults, or None where one is a form of the other, or is of another operator."""
+    """A model with all these faults; None where one is a subclass of another, or they differ in their operator."""
     made = [fault.make for fault in faults]
     if len(made) == 1:
         return made[0]
@@ -131,11 +131,11 @@ def combined(faults: Sequence[Fault]) -> type[Model] | None:
             if within := {getattr(make, name, right) for make in made} - {right}:
                 members[name] = _merged(within)
         return type("Combined", tuple(made), members)
-    except TypeError:  # their orders of methods contradict each other
+    except TypeError:  # their method resolution orders conflict
         return None
 
 
 def _merged(models: Iterable[type[Model]]) -> type[Model]:
-    """The model within another that has several faulty ones.  Raises TypeError where they contradict each other."""
-    classes = sorted(models, key=lambda each: (-len(each.__mro__), each.__name__))  # forms of a class before it
+    """The inner model that combines several faulty ones.  Raises TypeError where they conflict."""
+    classes = sorted(models, key=lambda each: (-len(each.__mro__), each.__name__))  # subclasses before their base
     return classes[0] if len(classes) == 1 else type("Combined", tuple(classes), {})

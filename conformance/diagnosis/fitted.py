@@ -1,9 +1,9 @@
-"""Fitted parameters: the scale, softcap, slope, sink or fill that makes attention give a result that came.
+"""Fitted parameters: the scale, softcap, slope, sink or fill with which attention gives a wrong result.
 
 Where no known mistake fits, a step of the model of attention gets a number that is solved for from the output, weights
-and lse of a failed case: one for the call, then one per head, then one per row.  What is found is held against the
-formulas that mistakes are made of (1/√(H·D), ln 2, slopes of 2^(−8h/H)), so that it is said as a cause.  A fitted
-parameter is an explanation as a fault is, and has to give the whole result within the bounds, as a fault does.
+and lse of a failed case: one for the call, then one per head, then one per row.  The number is compared with formulas
+that mistakes use (1/√(H·D), ln 2, slopes of 2^(−8h/H)), so that it is reported as a cause.  A fitted parameter is an
+explanation like a fault, and must give the whole result within the bounds, as a fault must.
 """
 
 from __future__ import annotations
@@ -27,29 +27,30 @@ from attention_conformance.conformance.faults.sdpa.scaling import unit
 from attention_conformance.conformance.faults.trials import KEPT, Failed, explains
 from attention_conformance.conformance.judging.outcomes import Failure
 
-#: Failed cases that parameters are solved for on, and those of them that are solved for one parameter per head or row.
+#: Most failed cases that parameters are solved for on, and most that are solved for one parameter per head or row.
 SOLVED, SOLVED_APART = 8, 4
 
-#: Steps of the solver, and halvings of one that does not come nearer.
+#: Steps of the solver, and halvings of a step that does not come nearer.
 STEPS, HALVINGS = 25, 6
 
-#: The share of the squared residuals that two steps have to take off while these are above one bound a number: the
-#: solver of a parameter that gives the results converges faster from the first steps on, and other ones never arrive.
+#: The share by which two steps must reduce the squared residuals while these are above one bound per number: the solver
+#: converges faster from the first steps on for a parameter that gives the results, and never for others.
 PROGRESS = 0.1
 
-#: Distance of an estimate from a formula that it is taken for, before the formula itself is tried.
+#: Relative distance of an estimate from a formula within which the formula itself is tried.
 NEAR = 2e-3
 
-#: Distance of a number of keys from a whole one, and the score of one key that is as many as that of score 0.
+#: Largest distance of a number of keys from a whole one, and the largest score of one key that is read as many keys of
+#: score 0.
 WHOLE, LARGEST_SCORE = 0.01, math.log(1000)
 
-#: What is added to scores, which are around 1 and in float32 at best, is nothing below this; and what that means.
+#: Numbers below this, added to scores around 1 in float32 at best, change nothing; and the title for that.
 NOTHING, UNMASKED = 1e-5, "masked scores are left as they are"
 
-#: A number below this is 0 before it is itself.
+#: A number below this is tried as 0 before it is tried itself.
 TINY = 1e-9
 
-#: Numbers that a result must have for each that is solved for.
+#: Numbers that a result must have for each number that is solved for.
 REDUNDANT = 3
 
 Law = Callable[[Inputs], Any]
@@ -87,7 +88,7 @@ class Tempered(Fitted):
 
 
 class Powered(Fitted):
-    """The powers of the scores to another base, lse still of the natural one."""
+    """The powers of the scores to another base, with lse still in the natural one."""
 
     def powers(self, x: Inputs, s: Array, top: Array) -> Array:
         return super().powers(x, s, top) ** self.number(x)
@@ -128,7 +129,7 @@ class Sloped(Fitted):
 
 
 class Sunk(Fitted):
-    """One key more, whose score is a number and whose value is 0."""
+    """An additional key, whose score is a number and whose value is 0."""
 
     def sinks(self, x: Inputs) -> Array:
         return np.logaddexp(super().sinks(x), self.number(x).reshape(-1))
@@ -162,13 +163,13 @@ class SmallAddend(Fitted):
         return np.where(allowed, s, s + self.number(x))
 
 
-#: Families whose number multiplies the scores, so that a large one leaves the largest score alone.
+#: Families whose number multiplies the scores, so that a large one gives all weight to the largest score.
 FACTORS = (ScaledScores, ScaledCosines, Tempered, Powered)
 
 
 @dataclass(frozen=True)
 class Family:
-    """A parameter: the step that has it, what it is where all is right, and how it is said."""
+    """A parameter: the step that has it, its right value, and its title."""
 
     name: str
     clause: str
@@ -180,7 +181,7 @@ class Family:
     starts: tuple[float, ...]
     #: Whether a call has it.
     applies: Callable[[Inputs], bool] = lambda x: True
-    #: Whether it may differ from head to head, and from row to row.
+    #: Axes along which it may differ: from head to head, from row to row.
     apart: tuple[str, ...] = ("head", "row")
 
 
@@ -349,7 +350,7 @@ def _padded(to: int) -> Callable[[Sizes], float]:
     return lambda s: 1 / math.sqrt(-(-s.d // to) * to)
 
 
-#: Scales, of which 1/√D is the right one.
+#: Wrong scales, used instead of 1/√D.
 SCALES: dict[str, Callable[[Sizes], float]] = {
     "1": lambda s: 1.0,
     "1/√(H·D)": lambda s: (s.hq * s.d) ** -0.5,
@@ -377,7 +378,7 @@ SCALES: dict[str, Callable[[Sizes], float]] = {
     **{f"1/√(D padded to a multiple of {n})": _padded(n) for n in (8, 16, 32, 64, 128)},
 }
 
-#: Scores for a scale s that is given, in the place of s times the product of a query and a key, and for it s and D.
+#: Wrong factors of the scores, used instead of a given scale s, by s and D.
 OF_GIVEN: dict[str, Callable[[float, float], float]] = {
     "divided by the scale that is given, and not multiplied by it": lambda s, d: 1 / s,
     "multiplied twice by the scale that is given": lambda s, d: s * s,
@@ -416,19 +417,19 @@ ROWS: dict[str, Callable[[Sizes], Array]] = {
 
 
 def fitted(failures: Sequence[Failed], *, tables: bool) -> list[Fault]:
-    """Parameters that give some of the results that failed, each as a fault with its own title.
+    """Parameters that give some of the failed results, each as a fault with its own title.
 
     Parameters
     ----------
     failures
-        Failures of one operator: the smallest SOLVED of them that have a wrong number are solved for.
+        Failures of one operator: the first SOLVED of them that have a wrong number are solved for.
     tables
-        Give the numbers as they were found, by the sizes of the call, where no formula and no constant is them.
+        Give the numbers as they were found, by the sizes of the call, instead of formulas and constants.
 
     Returns
     -------
     list of Fault
-        Formulas before constants, so that of two that fit alike the first says more.
+        Formulas before constants, so that the first of two that fit alike says more.
     """
     tried = list(itertools.islice(_solvable(failures), SOLVED))
     found: list[Fault] = []
@@ -448,7 +449,7 @@ def fitted(failures: Sequence[Failed], *, tables: bool) -> list[Fault]:
 
 
 def _solvable(failures: Sequence[Failed]) -> Iterator[Failed]:
-    """Failures with a wrong number, on calls that a model takes; the exact dtypes first of each case."""
+    """Failures with a wrong number, on calls that a model takes; the first one of each case."""
     seen = set()
     for failed in failures:
         wrong = failed.failure is Failure.VALUE and failed.telling and failed.case.size[0] <= KEPT
@@ -466,7 +467,7 @@ def _with(family: Family, law: Law) -> type[Fitted]:
 
 @functools.lru_cache(maxsize=1000)
 def _estimates(family: Family, failed: Failed, several: bool) -> tuple[Estimate, ...]:
-    """The values of a parameter that a case gives: one number, or, where that does not do, one per head or per row."""
+    """The values of a parameter that a case gives: one number, or, where that does not fit, one per head or per row."""
     return tuple(_solutions(family, failed, several))
 
 
@@ -510,7 +511,7 @@ def _attention_call(case: AnyCase, dtype: str) -> Inputs | None:
 
 
 class _Seen(Attention):
-    """Keeps the call that it is given."""
+    """Attention that records its call."""
 
     seen: Inputs | None = None
 
@@ -520,7 +521,7 @@ class _Seen(Attention):
 
 
 class _Residuals:
-    """Distance of a parameter's results from those that came, in bounds of the case."""
+    """Distance of a parameter's results from the returned ones, in bounds of the case."""
 
     def __init__(self, family: Family, failed: Failed) -> None:
         self.family, self.failed = family, failed
@@ -549,7 +550,7 @@ class _Residuals:
         return np.concatenate(parts) if parts else np.zeros(0)
 
     def cost(self, value: Array) -> float:
-        """The size of the residuals, less for a few large ones; infinite where they are none."""
+        """The mean logarithmic size of the residuals; infinite where there are none, or any is not finite."""
         size = np.log1p(np.abs(self.at(value)))
         return float(size.mean()) if size.size and np.isfinite(size).all() else np.inf
 
@@ -595,7 +596,7 @@ def computed(make: type[Model], given: Any) -> Any:
 
 
 def _laws(family: Family, estimates: Sequence[Estimate]) -> Iterator[tuple[str, Law]]:
-    """Laws that estimates speak for, with their titles: formulas, then constants."""
+    """Laws that estimates suggest, with their titles: formulas, then constants."""
     if family.make is ScaledScores and estimates[0].apart == "":
         yield from _of_given(estimates)
     formulas = {"": _formulas, "head": _head_formulas, "row": _row_formulas}[estimates[0].apart](family, estimates)
@@ -605,7 +606,7 @@ def _laws(family: Family, estimates: Sequence[Estimate]) -> Iterator[tuple[str, 
 
 
 def _of_given(estimates: Sequence[Estimate]) -> Iterator[tuple[str, Law]]:
-    """Laws of the scale that a call gives, for calls that give one alone; the nearest to most estimates first."""
+    """Laws of the given scale, only for calls that give one; those near most estimates first."""
     given = [e for e in estimates if (x := attention_call(e.failed)) is not None and x.scale]
     found = []
     for text, scale in OF_GIVEN.items():
@@ -618,7 +619,7 @@ def _of_given(estimates: Sequence[Estimate]) -> Iterator[tuple[str, Law]]:
 
 
 def _near(law: Law, estimates: Iterable[Estimate]) -> int:
-    """Number of estimates that a law gives; 0 where it gives what is right."""
+    """Number of estimates that a law gives; 0 for the right law, as estimates are wrong numbers."""
     count = 0
     for each in estimates:
         x = attention_call(each.failed)
@@ -628,11 +629,11 @@ def _near(law: Law, estimates: Iterable[Estimate]) -> int:
 
 
 def _constant_scales(estimates: Sequence[Estimate]) -> dict[str, Callable[[Sizes], float]]:
-    """Scales that are one number in every call, as the estimates have them."""
+    """Scales that are the same number in every call, from the estimates."""
     found: dict[str, Callable[[Sizes], float]] = {}
     calls = [attention_call(each.failed) for each in estimates]
     if len({x.q.shape[3] for x in calls if x is not None}) < 2:
-        return found  # one width does not tell a scale from a factor
+        return found  # one width does not distinguish a scale from a factor
     for each, x in zip(estimates, calls, strict=True):
         if x is not None:
             scale = float(each.value) / math.sqrt(max(1, x.q.shape[3]))
@@ -676,12 +677,12 @@ def _formulas(family: Family, estimates: Sequence[Estimate]) -> Iterator[tuple[s
         yield f"{title}, also where a scale is given", law
 
 
-#: Calls on which a scale is held against 1/√D, to see whether it is one and the same multiple of it in all.
+#: Calls on which a scale is compared with 1/√D, to see whether it is the same multiple of it in all.
 PROBES = (Sizes(2, 1, 3, 5, 8, 4), Sizes(4, 2, 7, 6, 24, 16), Sizes(6, 3, 16, 32, 80, 64), Sizes(1, 1, 1, 1, 40, 40))
 
 
 def _scale_title(family: Family, text: str, scale: Callable[[Sizes], float], x: Inputs) -> str:
-    """A scale in words: as a multiple of the right one where it is one in every call, else by its formula alone."""
+    """A scale in words: as a multiple of the right one where that is constant, else only by its formula."""
     times = [scale(sizes) * math.sqrt(sizes.d) for sizes in PROBES]
     if np.allclose(times, times[0], rtol=1e-9, atol=0):
         d = f" ({_root(scale(Sizes.of(x)))} where D = {x.q.shape[3]})"
@@ -708,7 +709,7 @@ def _root(number: float) -> str:
 
 
 def _constants(family: Family, estimates: Sequence[Estimate]) -> Iterator[tuple[str, Law]]:
-    """Each number that was found, a named one in its place where it is near, once."""
+    """Each number that was found, once, after the named and round numbers near it."""
     seen: list[float] = []
     for each in estimates:
         value = float(each.value)
@@ -721,18 +722,18 @@ def _constants(family: Family, estimates: Sequence[Estimate]) -> Iterator[tuple[
                 given = _one_given(number, estimates) if family.make is ScaledScores else None
                 if given is None:
                     yield title, lambda _, number=number: number  # type: ignore[misc]
-                else:  # other scales may have another number, so that it is said of this one alone
+                else:  # other scales may have another number, so the title names this one
                     law = functools.partial(_where_given, number=number, given=given)
                     yield f"{title} where a scale of {_number(given)} is given", law
 
 
 def _saturated(family: Family, number: float, estimates: Sequence[Estimate]) -> bool:
-    """Whether twice a factor gives the same results: the largest score has all weight, which tells no number."""
+    """Whether twice a factor gives the same results: the largest score has all weight, so no number is known."""
     return family.make in FACTORS and abs(number) > 1 and _gives(family, lambda _: 2 * number, estimates)
 
 
 def _one_given(number: float, estimates: Sequence[Estimate]) -> float | None:
-    """The scale that is given in all cases that a factor of the scores comes from; None where these are of several."""
+    """The scale that is given in all cases that a factor of the scores comes from; None where there are several."""
     near = [each for each in estimates if math.isclose(float(each.value), number, rel_tol=NEAR)]
     scales = {x.scale for each in near if (x := attention_call(each.failed)) is not None}
     return scales.pop() if len(scales) == 1 else None
@@ -743,7 +744,7 @@ def _where_given(x: Inputs, number: float, given: float) -> float:
 
 
 def _numbers(family: Family, value: float) -> tuple[float, ...]:
-    """Numbers that an estimate may stand for; of a guard, as small as rounding, a positive round number alone."""
+    """Numbers that an estimate may represent; for a guard, as small as rounding, only a positive round number."""
     if family.make is GuardedTotal:
         rounded = float(f"{value:.0e}")
         return (rounded,) if value > 0 and math.isclose(rounded, value, rel_tol=1e-2) else ()
@@ -753,7 +754,7 @@ def _numbers(family: Family, value: float) -> tuple[float, ...]:
 
 
 def _whole(number: float) -> int:
-    """The whole number that a number is, but for an error in its fifth place or so; 0 for none."""
+    """The whole number within WHOLE of a number; 0 for none."""
     return round(number) if abs(number - round(number)) <= WHOLE else 0
 
 
@@ -812,7 +813,7 @@ def _row_formulas(family: Family, estimates: Sequence[Estimate]) -> Iterator[tup
 
 
 def _by_index(family: Family, estimates: Sequence[Estimate]) -> Iterator[tuple[str, Law]]:
-    """A number of each head, or row, that is its own in every call, as a learned one is; none where calls disagree."""
+    """A number for each head, or row, that is the same in every call, like a learned one; none where calls disagree."""
     known = max((each.value for each in estimates), key=np.size)
     alike = (np.allclose(each.value, known[: len(each.value)], rtol=NEAR, atol=0) for each in estimates)
     if len(estimates) < 2 or not all(alike):
@@ -829,7 +830,7 @@ def _by_index(family: Family, estimates: Sequence[Estimate]) -> Iterator[tuple[s
 
 
 def _table(family: Family, estimates: Sequence[Estimate]) -> tuple[str, Law]:
-    """Table of what was found, by the sizes of the call; what is right for others."""
+    """Table of the numbers found, by the sizes of the call; other calls get the neutral number."""
     values = {_key(x): e.value for e in estimates if (x := attention_call(e.failed)) is not None}
     apart = estimates[0].apart
     what = " or ".join(

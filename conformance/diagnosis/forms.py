@@ -1,8 +1,8 @@
-"""Forms: mistakes with a number or an option in them, in every value that libraries have, as candidates of a diagnosis.
+"""Forms: mistakes with a number or an option, in every value that libraries use, as candidates for a diagnosis.
 
-A fault of the registry is one mistake that happened; here is the rest of its kind: each fill for each set of masks,
-each end of a window, each offset.  None gives what a fault gives, as those are tried before.  They have no sources, and
-the kill matrix does not ask them.
+A fault of the registry is one mistake that happened; forms are the rest of its kind: each fill for each set of masks,
+each end of a window, each offset.  No form equals a fault, as faults are tried before.  Forms have no sources, and are
+not in the kill matrix.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from attention_conformance.conformance.spec.sdpa import Expected
 
 Form = tuple[str, str, str, type[Attention]]
 
-#: A class of models of which a form is made.
+#: A class of models that a form is made from.
 M = TypeVar("M", bound=Model)
 
 
 def _form(base: type[M], **members: Any) -> type[M]:
-    """A class with these attributes; functions are those of a call, and have no instance."""
+    """A subclass with these attributes; functions become static methods."""
     own = {name: staticmethod(each) if callable(each) else each for name, each in members.items()}
     return type(base.__name__, (base,), own)
 
 
-#: What masks keys, by the method that says which it allows, in words.
+#: Sources of masks in words, by the method that says which keys each allows.
 SOURCES = {
     "mask_allows": "masks",
     "bias_allows": "biases of −inf",
@@ -52,7 +52,7 @@ SOURCES = {
 class Fills(Attention):
     """Some masks written as a finite number, the others as −inf."""
 
-    #: The methods of SOURCES whose masks are.
+    #: The methods of SOURCES whose masks are finite.
     soft: ClassVar[tuple[str, ...]]
     #: The number, and whether it is added to the score.
     value: ClassVar[Callable[[Inputs], float]]
@@ -88,7 +88,7 @@ def _constant(value: float) -> Callable[[Inputs], float]:
 
 
 def _cast(value: float) -> Callable[[Inputs], float]:
-    """A number that the storage dtype may not hold."""
+    """A number, or −inf where the storage dtype cannot hold it."""
     return lambda x: -np.inf if abs(value) > float(ml_dtypes.finfo(x.dtype).max) else value
 
 
@@ -104,7 +104,7 @@ _SOFT = ("m", "c", "l", "w", "b", "mc", "ml", "mb", "mcl", "mcw", "mclw", "clw",
 _LETTER = dict(zip("mbcwl", SOURCES, strict=True))
 
 
-#: Fills that are faults, without NaN: for which masks, which number, and whether it is added.
+#: Fills that are faults, without NaN: the masks, the number, and whether it is added.
 _KNOWN_FILLS = {
     *(("mclwb", text, False) for text in FILLS if "float16" not in text),
     ("mclw", "−1e4", True),
@@ -119,7 +119,7 @@ def _fills() -> Iterator[Form]:
         words = " and ".join(SOURCES[name] for name in names)
         rest = [SOURCES[name] for name in SOURCES if name not in names]
         if nan and not rest:
-            continue  # no row is of −inf alone
+            continue  # no row is only −inf
         other = f"; −inf for {', '.join(rest)}" if rest else ""
         rows = ", and a row of −inf alone is NaN" if nan and rest else ""
         how = "added to the scores" if added else "written at masked keys"
@@ -128,18 +128,18 @@ def _fills() -> Iterator[Form]:
 
 
 class UnguardedFills(Unguarded, Fills):
-    """A row of −inf alone comes out NaN."""
+    """A row of only −inf becomes NaN."""
 
 
 class Addends(UnguardedFills):
-    """Masks added as −inf, or as the smallest number, to scores that are stored: what overflowed there is kept.
+    """Masks added as −inf, or as the smallest number, to stored scores: an overflow there is kept.
 
-    Beyond the largest number of the dtype a masked score is +inf, which −inf makes NaN and no finite number changes.
+    A masked score beyond the dtype's largest number is +inf, which −inf makes NaN and no finite number changes.
     """
 
     added_to_score = True
 
-    #: The product of queries and keys is stored before the scale, so that it overflows earlier.
+    #: Whether the product of queries and keys is stored before the scale, so that it overflows earlier.
     product: ClassVar[bool]
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
@@ -173,7 +173,7 @@ def _addends() -> Iterator[Form]:
 
 
 class ProductLost(ProductOverflows):
-    """Products kept in the storage dtype, and a row of which all are −inf is NaN, as −inf less −inf is."""
+    """Products kept in the storage dtype, where a row of only −inf becomes NaN, like −inf − (−inf)."""
 
     def powers(self, x: Inputs, s: Array, top: Array) -> Array:
         lost = self.allowed(x).any(axis=3, keepdims=True) & np.isneginf(s).all(axis=3, keepdims=True)
@@ -248,7 +248,7 @@ def _wider(left: int, right: int) -> Callable[[Inputs], tuple[int | None, int | 
 
 def _windows() -> Iterator[Form]:
     for left, right in itertools.product(range(-3, 4), repeat=2):
-        if (left, right) not in ((0, 0), (1, 0)):  # nothing, and a fault
+        if (left, right) not in ((0, 0), (1, 0)):  # no change, and a fault
             text = " and ".join(
                 f"{abs(n)} key{'s' if abs(n) > 1 else ''} {'more' if n > 0 else 'fewer'} at the {side}"
                 for n, side in ((left, "left"), (right, "right"))
@@ -267,10 +267,10 @@ def _window(ends: Callable[[Inputs], tuple[int | None, int | None]]) -> type[Att
 
 
 class Allowing(Attention):
-    """Keys allowed by one rule more, or by another one in the place of causal or lengths."""
+    """Keys allowed by an additional rule, or by another rule instead of causal or lengths."""
 
     rule: ClassVar[Callable[[Attention, Inputs], Array]]
-    #: The method in whose place it is, "" for a further rule.
+    #: The method that it replaces, "" for an additional rule.
     place: ClassVar[str]
 
     def causal_allows(self, x: Inputs) -> Array:
@@ -314,13 +314,13 @@ def _offsets() -> Iterator[Form]:
     }
     for (text, start), by in itertools.product(starts.items(), range(-4, 5)):
         if not text and abs(by) <= 1:
-            continue  # nothing, and two faults
+            continue  # no change, and two faults
         if by:
             title = (
                 f"causal{text} lets a row see {abs(by)} key{'s' if abs(by) > 1 else ''} {'more' if by > 0 else 'fewer'}"
             )
             yield "form-offset", "SDPA-9", title, _allowing("causal_allows", shifted(start, by))
-        elif "offset" not in text:  # which is a fault
+        elif "offset" not in text:  # that one is a fault
             yield "form-offset", "SDPA-9", f"causal counted{text}", _allowing("causal_allows", shifted(start, 0))
     for rows in (2, 4, 8, 16, 32, 64):
         for words, at in (("last", rows - 1), ("first", 0)):
@@ -369,7 +369,7 @@ def _lengths() -> Iterator[Form]:
 
 
 def _further() -> Iterator[Form]:
-    """Rules in every call."""
+    """Additional rules, in every call."""
     for block in (2, 4, 8, 16, 32, 64, 128):
         title = f"rows see the keys of their own block of {block} alone"
         yield "form-blocks", "SDPA-7", title, _allowing("", lambda m, x, b=block: m.keys(x) // b == _rows(x) // b)  # type: ignore[misc]
@@ -385,7 +385,7 @@ def _further() -> Iterator[Form]:
 
 
 class PaddedKeys(Attention):
-    """Keys missing to a multiple of some number take part, with value 0 and a score of 0 or of the softcap's end."""
+    """Padding up to a multiple of some number counts as keys, with value 0 and a score of 0 or of −softcap."""
 
     multiple: ClassVar[int]
     capped_end: ClassVar[bool]
@@ -416,7 +416,7 @@ class Floor(Attention):
 
 
 class SlicesAsKeys(Attention):
-    """The head width in slices, each of which is a key of its own with the same value: powers of slices add up."""
+    """Slices of the head width count as separate keys with the same value: their powers add up."""
 
     width: ClassVar[int]
 
@@ -429,7 +429,7 @@ class SlicesAsKeys(Attention):
 
 
 class NanRowZero(Attention):
-    """A maximum that skips NaN stays at −inf, as in a fully masked row; beside a number NaN shows."""
+    """A maximum that skips NaN stays at −inf in a row of only NaN, as in a fully masked row; in others NaN shows."""
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
         self._lost = allowed.any(axis=3, keepdims=True) & (np.isnan(s) | ~allowed).all(axis=3, keepdims=True)
@@ -440,7 +440,7 @@ class NanRowZero(Attention):
 
 
 class EmptyRowSeesAll(Attention):
-    """One number is added to all scores of a row in a dtype that is wide enough: nothing changes by it."""
+    """One number is added to all scores of a row that a mask empties, in a wide enough dtype: nothing changes."""
 
     def allowed(self, x: Inputs) -> Array:
         found = super().allowed(x)
@@ -459,7 +459,7 @@ def _softmaxes() -> Iterator[Form]:
         yield "form-slices", "SDPA-1", title, _form(SlicesAsKeys, width=width)
 
 
-# What takes the place of the softmax, of its axis, and of the arrays that are multiplied.
+# Replacements of the softmax, of its axis, and of the arrays that are multiplied.
 
 
 class OtherWeights(Attention):
@@ -473,7 +473,7 @@ class OtherWeights(Attention):
 
 
 def _softmax(s: Array, axes: int | tuple[int, ...] = 3) -> Array:
-    """The softmax as it is written in a line: NaN where every score is −inf."""
+    """The softmax as a one-liner computes it: NaN where every score is −inf."""
     powers = np.exp(s - s.max(axis=axes, keepdims=True, initial=-np.inf))
     return powers / powers.sum(axis=axes, keepdims=True)
 
@@ -516,9 +516,9 @@ LAWS: dict[str, Callable[[Array, Array], Array]] = {
 
 
 class AfterSoftmax(Attention):
-    """Some masks multiplied with the weights, whose rows then no longer add up to 1, and not known to the softmax."""
+    """Some masks multiplied with the weights after the softmax, so that rows no longer add up to 1."""
 
-    #: The methods of SOURCES whose masks are.
+    #: The methods of SOURCES whose masks come late.
     late: ClassVar[tuple[str, ...]]
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
@@ -529,10 +529,10 @@ class AfterSoftmax(Attention):
         return super().normalized(x, powers, total, allowed) * allowed
 
 
-#: Sets of masks that are applied after the softmax; masks alone are a fault.
+#: Sets of masks that are applied after the softmax; only masks, without others, is a fault.
 _LATE = ("c", "l", "w", "mc", "ml", "mw", "cl", "cw", "mcl", "mcw", "mclw")
 
-#: Axes of the scores in words; softmaxes over those that are no fault of the registry.
+#: Axes of the scores in words; axes of wrong softmaxes that are not faults of the registry.
 _AXES = ("batches", "heads", "query rows", "keys")
 SOFTMAX_AXES = ((0,), (0, 3), (1, 2), (2, 3), (0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3), (0, 1, 2, 3))
 
@@ -552,7 +552,7 @@ def _weights() -> Iterator[Form]:
 
 
 class OtherOperands(Attention):
-    """Other arrays in the place of q, k and v, or of their rows; those that do not fit are refused, as by a product."""
+    """Other arrays or rows instead of q, k and v; those that do not fit are refused, as by a product."""
 
     change: ClassVar[Callable[[Array, Array, Array], tuple[Array, Array, Array]]]
 
@@ -606,7 +606,7 @@ class OtherSlopes(Attention):
     """ALiBi with other slopes, with other distances, or with the softcap over it."""
 
     change: ClassVar[Callable[[Array], Array]] = staticmethod(lambda slopes: slopes)
-    #: Function of the place of a row and that of a key, and the call.
+    #: Distance by the places of a row and a key, and the call.
     measure: ClassVar[Callable[[Array, Array, Inputs], Array]] = staticmethod(lambda row, key, x: np.abs(row - key))
     is_capped: ClassVar[bool] = False
 
@@ -686,7 +686,7 @@ class OtherHeadScale(Attention):
 _HEAD_SCALES: dict[str, Callable[[Array], Array]] = {
     "the root of the scale of each head": lambda scale: np.sqrt(np.abs(scale)),
     "scores are divided by the scale of each head": lambda scale: 1 / scale,
-    **{f"the scale {words}": change for words, change in list(_OF_HEADS.items())[1:]},  # of the first is a fault
+    **{f"the scale {words}": change for words, change in list(_OF_HEADS.items())[1:]},  # that of the first is a fault
 }
 
 
@@ -699,9 +699,9 @@ def _head_scales() -> Iterator[Form]:
 
 
 class OtherRotation(Attention):
-    """Other operands turned, at other places or by other tables."""
+    """Rotary embedding of other operands, at other places or by other tables."""
 
-    #: Those of q, k and v that are turned.
+    #: Operands among q, k and v that are turned.
     operands_turned: ClassVar[str] = "qk"
     #: Places of the rows and of the keys, from the right ones.
     row_places: ClassVar[Callable[[Array, Inputs], Array]] = staticmethod(lambda place, x: place)
@@ -739,7 +739,7 @@ _ROTATIONS: dict[str, dict[str, Any]] = {
     "queries are turned, and keys are not": {"operands_turned": "q"},
     "keys are turned, and queries are not": {"operands_turned": "k"},
     "values are turned too": {"operands_turned": "qkv"},
-    # Sine and cosine in each other's place turn rows by 90° less the angle: the same between two rows.
+    # Exchanged sine and cosine turn rows by 90° less the angle, which is the same between two rows.
     "rows are turned backwards: the sine has the other sign, or the place of the cosine": {
         "cos_sin": lambda cos, sin: (cos, -sin)
     },
@@ -765,7 +765,7 @@ def _rotations() -> Iterator[Form]:
 
 
 class Changed(Attention):
-    """Right attention of a call that is changed."""
+    """Right attention on a changed call."""
 
     change: ClassVar[Callable[[Inputs], Inputs]]
 
@@ -781,7 +781,7 @@ _OPTIONS: dict[str, str] = {
 
 
 def _first(x: Inputs, name: str, axis: int, place: int) -> Inputs:
-    """One index of an axis of a mask or bias for all of them."""
+    """The call with one index of an axis of a mask or bias used for all."""
     array = getattr(x, name)
     if array is None:
         return x
@@ -834,9 +834,9 @@ def _flipped(x: Inputs, name: str, axis: int) -> Inputs:
 
 
 class OtherPast(Attention):
-    """Past and new keys, or values, joined otherwise; the present is what they are joined to."""
+    """Past and new keys, or values, joined in another way; the present is the joined array."""
 
-    #: What past and new ones become, and of which of k and v.
+    #: Function that joins past and new, and the arrays among k and v that it joins.
     join: ClassVar[Callable[[Array, Array], Array]]
     of: ClassVar[str]
 
@@ -859,7 +859,7 @@ def _after(past: Array, new: Array) -> Array:
     return np.concatenate([past, new], axis=2)
 
 
-#: Orders of past and new ones.
+#: Wrong ways to join past and new keys or values.
 JOINS: dict[str, Callable[[Array, Array], Array]] = {
     "stand behind the new ones": lambda past, new: _after(new, past),
     "stand in reverse": lambda past, new: _after(past[:, :, ::-1], new),
@@ -887,7 +887,7 @@ def _pasts() -> Iterator[Form]:
 class OtherParameters(Layer):
     """Weights and biases of projections taken for each other, or left out."""
 
-    #: The projection whose weight, and whose bias, one uses; None is no bias.
+    #: The projection whose weight, and whose bias, a projection uses; None for no bias.
     weight_of: ClassVar[dict[str, str]]
     bias_of: ClassVar[dict[str, str | None]]
 
@@ -900,7 +900,7 @@ class OtherParameters(Layer):
 
 
 class InputsExchanged(Layer):
-    """Queries of x_kv, keys and values of x_q."""
+    """Queries come from x_kv, and keys and values from x_q."""
 
     def inputs(self, x: LayerCall) -> tuple[Array, Array]:
         queries, keys = super().inputs(x)
@@ -908,7 +908,7 @@ class InputsExchanged(Layer):
 
 
 class ValuesOfQueryInput(Layer):
-    """Keys alone come from x_kv; fits only for as many queries as keys."""
+    """Only keys come from x_kv; fits only for as many queries as keys."""
 
     def projections(self, x: LayerCall, queries: Array, keys: Array) -> tuple[Projection, Projection, Projection]:
         q, k, _ = super().projections(x, queries, keys)
@@ -916,7 +916,7 @@ class ValuesOfQueryInput(Layer):
 
 
 class HeadsFirst(Layer):
-    """(H, B, S, Dv) memory of the heads read as (B, S, H·Dv)."""
+    """The heads' memory, (H, B, S, Dv), read as (B, S, H·Dv)."""
 
     def combine(self, x: LayerCall, output: Array) -> Array:
         batch, heads, length, width = output.shape
@@ -924,7 +924,7 @@ class HeadsFirst(Layer):
 
 
 class InputSplit(Layer):
-    """Each head of the input meets its own block of a weight, so that the weight is one of blocks on its diagonal."""
+    """Each head of the input is multiplied by its own block of a weight, which so becomes block-diagonal."""
 
     def weight(self, x: LayerCall, name: str) -> Array:
         w = super().weight(x, name)
@@ -940,7 +940,7 @@ def _rows_of(array: Array, other: Array) -> Array:
     return array
 
 
-#: Projections in words, and which of them are taken for which.
+#: Projections in words, and those that are taken for each other.
 PROJECTIONS = {"q": "queries", "k": "keys", "v": "values", "o": "the output"}
 EXCHANGED = (("q", "k"), ("q", "v"), ("k", "v"))
 ROTATED = ({"q": "k", "k": "v", "v": "q"}, {"q": "v", "k": "q", "v": "k"})

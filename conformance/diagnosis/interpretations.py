@@ -1,7 +1,7 @@
 """Interpretations of a call: what attention gives if its arguments, or its output, are taken for something else.
 
-Right attention behind a wrong adapter computes exactly this.  An interpretation is compared as a result is, with the
-error bound for the inputs as they are read, so that nothing is claimed that is only near.
+Right attention behind a wrong adapter computes exactly this.  An interpretation is compared like a result, with the
+error bound for the inputs as they are read, so that a near miss is not claimed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Interpretation:
     order: tuple[str, ...] = ARGUMENTS
     #: Heads are taken for the sequence, and the sequence for heads.
     swapped: bool = False
-    #: Change of the output, in (B, H, S, D), before it is given; None for none.
+    #: Change of the output, in (B, H, S, D), before it is returned; None for none.
     form: Form | None = None
 
     def fits(self, output: np.ndarray, case: Case, dtype: str, profile: Profile) -> bool:
@@ -70,7 +70,7 @@ class Interpretation:
 
 
 def interpretations(layout: Layout) -> Iterator[Interpretation]:
-    """Every interpretation that is told apart, for a function that declares a layout."""
+    """Every interpretation that is distinguished, for a function that declares a layout."""
     if layout is Layout.BHSD:
         yield Interpretation("it computes in (B, S, H, D): set attention.layout = 'BSHD'", swapped=True)
     else:
@@ -93,7 +93,7 @@ def _forms(layout: Layout) -> Iterator[Interpretation]:
             text = f"its output is ({', '.join(returned)}): return ({', '.join(own)})"
             yield Interpretation(text, form=functools.partial(np.transpose, axes=order))
     wanted = f"return ({', '.join(own)})"
-    # First, because a batch of one that is dropped is one that is merged with the heads, too.
+    # First, because dropping a batch of one is also merging it with the heads.
     dropped = _batch_dropped if layout is Layout.BHSD else _batch_dropped_inside
     yield Interpretation(f"its output has no batch axis: {wanted}", form=dropped)
     yield Interpretation(f"its output is (B, S, H·D), the heads merged: {wanted}", form=_heads_merged)
@@ -120,5 +120,5 @@ def _batch_dropped(output: np.ndarray) -> np.ndarray:
 
 
 def _batch_dropped_inside(output: np.ndarray) -> np.ndarray:
-    """Interpretation of a function that declares (B, S, H, D): what has rank 3 is left as it came."""
+    """The batch dropped in (B, S, H, D), for a function that declares it: rank 3 is passed on unchanged."""
     return _batch_dropped(output).swapaxes(-3, -2)

@@ -1,11 +1,11 @@
-"""Matching of failures with causes: which mistake, or which two together, gives the results that failed.
+"""Matching of failures with causes: which mistake, or which two together, gives the failed results.
 
-All failures of an implementation are looked at together: a cause is searched on some of them, chosen across widths,
-lengths, dtypes and options, and then held against all others; those that it does not give join the search, and what
-gives them too takes its place.  Known mistakes of its operator, and of the attention within, are tried first, then
-forms of them with other numbers, then parameters that are solved for from the results, then pairs.  The cause that
-gives most failures comes first; what is left is explained in the same way.  Passed cases that would fail with a cause
-narrow it to the calls that its failures have in common.  Where nothing fits, nothing is said.
+All failures of an implementation are examined together: a cause is searched on some of them, chosen across widths,
+lengths, dtypes and options, and then tried on all others; those that it does not give join the search, and a cause that
+gives them too replaces it.  Known mistakes of its operator, and of the attention within, are tried first, then formulas
+and constants solved for from the results, forms of mistakes with other numbers, other solved numbers, and pairs.  The
+cause that gives most failures comes first; the rest is explained in the same way.  Passed cases that would fail with a
+cause narrow it to the calls that its failures have in common.  Where nothing fits, nothing is reported.
 """
 
 from __future__ import annotations
@@ -55,34 +55,34 @@ from attention_conformance.conformance.faults.trials import KEPT, Failed, explai
 from attention_conformance.conformance.judging.judge import comparisons
 from attention_conformance.conformance.judging.outcomes import Failure
 
-#: Failures of those that are left which join the search at a time, where none of the causes found gives them.
+#: Remaining failures that join the search at a time, where no cause found gives them.
 MORE = 20
 
-#: Failures on which every fault is tried at a time, of all kinds of calls: as soon as some are explained, those go out.
+#: Failures, of all kinds of calls, on which every fault is tried at a time; explained ones leave the search at once.
 TRIED = 12
 
-#: Failures on which forms of mistakes are tried, of which there are hundreds.
+#: Most failures on which forms of mistakes, of which there are hundreds, are tried.
 FORMED = 3 * TRIED
 
-#: Cases that are left of which a known mistake has to explain more than one: one of them it fits by chance.
+#: Remaining cases from which on a known mistake must explain more than one: it may fit one of them by chance.
 MANY = 20
 
 #: Number of times that causes are searched again with failures that those found do not give.
 AGAIN = 4
 
-#: Failures that no mistake has to give, as their own words say what they are.
+#: Failures that no mistake needs to give, as their own words say what they are.
 IN_WORDS = (Failure.ERROR, Failure.DTYPE)
 
-#: Failed cases that pairs of faults are searched for, one after the other, until a pair fits.
+#: Most failed cases on which pairs of faults are searched, one after the other, until a pair fits.
 PAIRED = 4
 
-#: A mistake that gives fewer than one in so many of the wrong numbers where it would show is equal by chance.
+#: A mistake that gives fewer than one in this many of the wrong numbers where it would show is equal by chance.
 NEARLY_ALL = 10
 
-#: Pairs of faults that are tried on one failure.
+#: Most pairs of faults that are tried on one failure.
 PAIRS = 3000
 
-#: Forms that are tried on top of a mistake that was found.
+#: Forms that are tried together with a mistake that was found.
 ON_TOP = ("form-bottom-right", "form-addend")
 
 
@@ -99,8 +99,8 @@ def examined(failures: Sequence[Failed], most: int = MOST) -> list[Failed]:
     Returns
     -------
     list of Failed
-        The failures: each has most that those before it have not, for its size: widths, lengths, dtypes and options.
-        Those on which a trial is not kept, as they are large, come last.
+        The failures: each adds, for its size, the most widths, lengths, dtypes and options to those before it.  Those
+        that are so large that a trial on them is not kept come last.
     """
     left = sorted(failures, key=lambda f: f.size)
     chosen: list[Failed] = []
@@ -116,7 +116,7 @@ def examined(failures: Sequence[Failed], most: int = MOST) -> list[Failed]:
 
 
 def kinds_of(failed: Failed) -> frozenset[Hashable]:
-    """Features of a failed call that a mistake may depend on, for the choice of those that are looked at."""
+    """Features of a failed call that a mistake may depend on, for choosing the failures that are examined."""
     case, shape = failed.case, failed.case.shape
     lengths = {("Sq", shape.sq.bit_length()), ("Sk", shape.sk.bit_length())}
     has = {name for name, feature in FEATURES.items() if feature(case)}
@@ -126,7 +126,7 @@ def kinds_of(failed: Failed) -> frozenset[Hashable]:
 
 
 def _worth(failed: Failed, kinds: Iterable[Hashable], seen: Counter[Hashable]) -> float:
-    """Worth of a failure: what it adds to those that are chosen, for what it costs to try on."""
+    """Worth of a failure: what it adds to those chosen before, relative to the cost of trying it."""
     return sum(1 / (1 + seen[kind]) ** 2 for kind in kinds) / math.log2(4 + failed.case.size[0])
 
 
@@ -136,7 +136,7 @@ def diagnose(failures: Sequence[Failed], passed: Sequence[Passed], *, pairs: boo
     Parameters
     ----------
     failures, passed
-        Cases of any operators, in any dtypes.  Causes are searched on MOST of the failures, and held against all.
+        Cases of any operators, in any dtypes.  Causes are searched on MOST of the failures, and tried on all.
     pairs
         Search for two faults at once where no single one fits, which takes minutes.
 
@@ -187,9 +187,10 @@ def _searched(
     passed: Sequence[Passed],
     barren: set[Failed] | None,
 ) -> list[Explanation]:
-    """Explanations of the failures that are left, with those that were found before and stay.
+    """Explanations of the remaining failures, with those that were found before and are kept.
 
-    Pairs of faults are not tried on the ``barren``, to which those are added that none gives; with None on nothing.
+    Pairs of faults are not tried on ``barren`` failures, to which those that no pair gives are added; with None no
+    pairs are tried.
     """
     found = list(found)
     left = [failed for failed in left if not any(failed in explanation.fits for explanation in found)]
@@ -197,34 +198,34 @@ def _searched(
     many = _many(left)
     while left:
         if many and not _many(left):
-            exhausted.clear()  # one case is enough now, so that what was tried on many is tried again
+            exhausted.clear()  # one case is enough now, so all is tried again
         many = _many(left)
         best = next(filter(None, _explanations(found, left, exhausted, failures, passed)), None)
         if best is None and barren is not None:
             best = _pair(left, failures, passed, barren)
         if best is None:
             break
-        # What explains all that an earlier one does, and more, takes its place: two mistakes at once.
+        # A cause that explains all that an earlier one does, and more, replaces it: two mistakes at once.
         found = [e for e in found if not e.fits < best.fits] + [best]
         left = [failed for failed in left if failed not in best.fits]
     return found
 
 
 def _many(left: Sequence[Failed]) -> bool:
-    """Whether so many cases are left that a known mistake has to explain more than one; refusals are told by words."""
+    """Whether so many cases remain that a known mistake must explain more than one; failures IN_WORDS do not count."""
     return len({failed.case for failed in left if failed.failure not in IN_WORDS}) >= MANY
 
 
 def _extended(
     explanation: Explanation, failures: Sequence[Failed], gives: Callable[[tuple[Fault, ...], Failed], bool]
 ) -> Explanation:
-    """An explanation with all of some failures that it gives."""
+    """The explanation, extended to all of these failures that it gives."""
     fits = explanation.fits
     return replace(explanation, fits=frozenset(f for f in failures if f in fits or gives(explanation.faults, f)))
 
 
 def _without_superfluous(found: Sequence[Explanation]) -> list[Explanation]:
-    """Explanations without those all of whose failures one of the others gives, the least first to go."""
+    """Explanations without those whose failures are all explained by others; the smallest are dropped first."""
     kept = list(found)
     for each in sorted(found, key=lambda e: len(e.fits)):
         others = frozenset[Failed]().union(*(e.fits for e in kept if e is not each))
@@ -240,15 +241,15 @@ def _explanations(
     failures: Sequence[Failed],
     passed: Sequence[Passed],
 ) -> Iterator[Explanation | None]:
-    """Explanations of some of the failures that are left, a few of them after the other, known mistakes first.
+    """Explanations of some of the remaining failures, a few failures at a time, known mistakes first.
 
-    Failures that nothing alone gives become ``exhausted``, so that they are tried again only beside what is found.
+    Failures that no single cause gives become ``exhausted``, so that they are tried again only with found causes.
     """
     yield _combined(found, left, failures, passed)
     fresh = examined([failed for failed in left if failed not in exhausted], len(left))
     for first in range(0, len(fresh), TRIED):
         if len(exhausted) >= FORMED and not _gives_numbers(found) and mostly_open(found, failures, passed):
-            break  # of all kinds of calls, and nothing gives any of them: the others are of the same mistake
+            break  # of all kinds of calls, and nothing gives any of them: the others have the same mistake
         tried = fresh[first : first + TRIED]
         known = _single(candidates_of, tried, left, failures, passed)
         yield _of_several(known, failures) if _many(left) else known
@@ -269,15 +270,15 @@ def _single(
     failures: Sequence[Failed],
     passed: Sequence[Passed],
 ) -> Explanation | None:
-    """One fault of those that an operator has.
+    """The best single fault of an operator's candidates.
 
-    One that gives all that is left gives the first failure too: where there is one, no other need be tried on the rest.
-    Of equals it is the one whose clause most of the cases are about.
+    A fault that gives all remaining failures gives the first one too: if there is one, no other is tried on the rest.
+    Among equals it is the one whose clause most of the cases are about.
     """
     faults = [fault for operator in {f.case.operator: None for f in tried} for fault in candidates(operator)]
     clauses = Counter(clause for failed in left for clause in failed.case.clauses)
     faults.sort(key=lambda fault: -clauses[fault.clause])
-    tried = _one_of_each_exception(tried)  # a refusal has to give all that are alike
+    tried = _one_of_each_exception(tried)  # a refusal must give all that are alike
     first = min(tried, key=lambda f: (not f.telling, f.size))
     shown = {fault: explains(fault.make, first) for fault in faults}
     whole = [(fault,) for fault in faults if shown[fault] and all(explains(fault.make, f) for f in left)]
@@ -289,7 +290,7 @@ def _single(
 
 
 def _one_of_each_exception(failures: Sequence[Failed]) -> list[Failed]:
-    """Failures without exceptions in the same words as an earlier one's, but for the numbers in them."""
+    """Failures without exceptions whose words, apart from numbers, are those of an earlier one."""
     seen: dict[Hashable, Failed] = {}
     for failed in failures:
         seen.setdefault(wording(failed) if failed.failure is Failure.ERROR else failed, failed)
@@ -299,14 +300,14 @@ def _one_of_each_exception(failures: Sequence[Failed]) -> list[Failed]:
 def _combined(
     found: Sequence[Explanation], left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]
 ) -> Explanation | None:
-    """Mistakes that were found one by one, two or three of them on one case."""
+    """Two or three of the mistakes that were found separately, together."""
     faults = list(dict.fromkeys(fault for explanation in found for fault in explanation.faults))
     candidates = [c for n in (2, 3) for c in itertools.combinations(faults, n)]
     return _best([c for c in candidates if combined(c) is not None], left, failures, passed)
 
 
 def _exchanged(explanation: Explanation, found: Sequence[Explanation], passed: Sequence[Passed]) -> Explanation:
-    """Two mistakes together with one of them exchanged for one that was found alone, where that gives the same."""
+    """Two mistakes, with one of them exchanged for a mistake that was found alone, where that gives the same."""
     alone = {each.faults[0] for each in found if len(each.faults) == 1}
     if len(explanation.faults) != 2 or alone.intersection(explanation.faults):
         return explanation
@@ -324,7 +325,7 @@ def _one_more(
     failures: Sequence[Failed],
     passed: Sequence[Passed],
 ) -> Explanation | None:
-    """One more mistake on top of one that was found."""
+    """One more mistake together with one that was found."""
     candidates = []
     known = dict.fromkeys((fault,) for explanation in found for fault in explanation.faults)
     for some in itertools.islice(known, BESIDE):
@@ -350,7 +351,7 @@ def _solved(
     *,
     tables: bool,
 ) -> Explanation | None:
-    """A parameter that is solved for, on each case in the most accurate dtype that fails: others fit too much."""
+    """A parameter that is solved for on each case in the most accurate dtype that fails: in others too much fits."""
     exact = {failed.case: failed for failed in sorted(left, key=lambda f: -float(ml_dtypes.finfo(f.dtype).eps))}
     solved = [exact[case] for case in dict.fromkeys(failed.case for failed in tried)]
     candidates = [
@@ -361,13 +362,13 @@ def _solved(
     best = _of_several(_best(candidates, left, failures, passed), failures)
     if best is None or not tables:
         return best
-    # A number for each size is one for each case, and is believed where most of those that were tried have one.
+    # A number for each size is one for each case, and is accepted where most of the cases that were tried have one.
     values = {f.case for f in tried if f.failure is Failure.VALUE and f.telling}
     return best if 2 * len({f.case for f in best.fits} & values) > len(values) else None
 
 
 def _of_several(best: Explanation | None, failures: Sequence[Failed]) -> Explanation | None:
-    """An explanation of several cases, or of the only one: of hundreds of numbers one fits a single case by chance."""
+    """An explanation of several cases, or of the only one: among hundreds of numbers one fits a case by chance."""
     cases = {failed.case for failed in best.fits} if best is not None else set()
     return best if len(cases) > 1 or len({failed.case for failed in failures}) == 1 else None
 
@@ -375,8 +376,8 @@ def _of_several(best: Explanation | None, failures: Sequence[Failed]) -> Explana
 def _pair(
     left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed], barren: set[Failed]
 ) -> Explanation | None:
-    """Two faults together, searched where the fewest faults show, because every pair of them has to be tried."""
-    # To raise what some pair raises too says nothing, and neither does NaN everywhere.
+    """Two faults together, searched where the fewest faults show, because every pair of them must be tried."""
+    # An exception that a pair raises too is no evidence, and neither is NaN everywhere.
     numbers = [f for f in left if f.failure not in IN_WORDS and (f.telling or f.partly_nan)]
     small = [f for f in numbers if f.case.size[0] <= KEPT]  # thousands of pairs are tried on each
     one_of_each = {f.case: f for f in small}.values()  # the same case in another dtype shows the same faults
@@ -405,7 +406,7 @@ def _best(
     failures: Sequence[Failed],
     passed: Sequence[Passed],
 ) -> Explanation | None:
-    """The candidate that fits most of what is left and that passed cases do not speak against, the first of equals."""
+    """The candidate that fits most remaining failures and that passed cases do not contradict, the first of equals."""
     whole = _whole(candidates, left, failures, passed)
     if whole is not None:
         return whole  # no other one is better
@@ -434,7 +435,7 @@ def _whole(
     failures: Sequence[Failed],
     passed: Sequence[Passed],
 ) -> Explanation | None:
-    """The first candidate that fits all that is left, and that no passed case speaks against."""
+    """The first candidate that fits all remaining failures, and that no passed case contradicts."""
     for faults in candidates:
         make = combined(faults)
         if make is None or not all(explains(make, failed) for failed in left):
@@ -448,9 +449,9 @@ def _whole(
 
 
 def _says(explanation: Explanation, left: Sequence[Failed]) -> bool:
-    """Whether it explains anything: by a wrong number that is equal, or by NaN in the very places of several results.
+    """Whether it explains anything: by an equal wrong number, or by NaN in exactly the places of several results.
 
-    NaN everywhere is no agreement: many mistakes give it.
+    NaN everywhere does not count: many mistakes give it.
     """
     fits = explanation.fits.intersection(left)
     if any(failed.telling for failed in fits):
@@ -463,7 +464,7 @@ def _says(explanation: Explanation, left: Sequence[Failed]) -> bool:
 def _says_of_masked_rows(explanation: Explanation, left: Sequence[Failed]) -> bool:
     """Whether it explains NaN in just the fully masked rows of a single case: enough where no passed case contradicts.
 
-    All else that it explains has to be such a case too, in every dtype in which it fails, or one without other rows.
+    Everything else that it explains must be such a case too, in every dtype in which it fails, or lack other rows.
     """
     fits = explanation.fits.intersection(left)
     cases = {failed.case for failed in fits}
@@ -473,7 +474,7 @@ def _says_of_masked_rows(explanation: Explanation, left: Sequence[Failed]) -> bo
 
 
 def _lost_in_masked_rows(failed: Failed) -> bool:
-    """Whether the fully masked rows of the output are NaN, all of each, and other rows, if there are any, are right."""
+    """Whether the fully masked rows of the output are entirely NaN, and other rows, if there are any, are right."""
     output = failed.reply.results.get("output")
     if failed.failure is not Failure.VALUE or failed.telling or output is None:
         return False
@@ -483,7 +484,7 @@ def _lost_in_masked_rows(failed: Failed) -> bool:
 
 
 def _masked_rows(failed: Failed, shape: tuple[int, ...]) -> np.ndarray:
-    """Fully masked rows of an output; of a layer, in whose rows every head has a part, those of any."""
+    """Fully masked rows of an output; for a layer, whose rows combine all heads, the rows that any head masks fully."""
     heads = getattr(failed.case.expected(failed.dtype), "heads", None)
     if heads is None:
         return part(MASKED_ROWS, shape, failed)
@@ -492,7 +493,7 @@ def _masked_rows(failed: Failed, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _refuses(explanation: Explanation, left: Sequence[Failed]) -> bool:
-    """Whether exceptions are explained by a refusal of just those calls: they have no numbers that could be equal."""
+    """Whether exceptions are explained by a refusal of exactly those calls: they have no numbers to be equal."""
     fits = explanation.fits.intersection(left)
     if any(failed.failure is not Failure.ERROR for failed in fits):
         return True
@@ -509,9 +510,9 @@ def _failing_with(explanation: Explanation, failures: Sequence[Failed]) -> list[
 
 
 def mostly_open(found: Sequence[Explanation], failures: Sequence[Failed], passed: Sequence[Passed]) -> bool:
-    """Whether most calls have a wrong number that nothing gives: what else is wrong shows beside it, or is the same.
+    """Whether most calls have a wrong number that nothing gives: other failures come with it, or from the same cause.
 
-    Few cases, or NaN alone, that a mistake gives then say little of it.  Calls with nothing to compute do not count.
+    Few cases, or only NaN, that a mistake gives are then weak evidence.  Calls with nothing to compute do not count.
     """
     ordinary = [f for f in failures if not any(has(f) for has in EMPTY.values())]
     telling = [failed for failed in ordinary if failed.failure is Failure.VALUE and failed.telling]
@@ -526,7 +527,7 @@ def _gives_numbers(found: Sequence[Explanation]) -> bool:
 
 
 def _of_few_numbers(explanation: Explanation) -> bool:
-    """Whether it gives the results of a few cases, and they are no exceptions and not NaN in just the masked rows."""
+    """Whether it gives the results of a few cases, which are neither exceptions nor NaN in just the masked rows."""
     fits = explanation.fits
     if len({failed.case for failed in fits}) > FEW or any(f.failure is not Failure.VALUE for f in fits):
         return False
@@ -534,10 +535,10 @@ def _of_few_numbers(explanation: Explanation) -> bool:
 
 
 def _by_chance(explanation: Explanation, found: Sequence[Explanation], failures: Sequence[Failed]) -> bool:
-    """Whether a mistake gives a few cases, and in most of those where it would show the numbers are others.
+    """Whether a mistake gives a few cases, and the numbers are others in most cases where it would show.
 
-    Of more cases it is so where in nearly all the numbers are others: saturated ones are equal for many reasons.  Those
-    that another explanation gives which has it beside a second mistake count for it.
+    For more than a few cases the numbers must be others in nearly all: saturated ones are equal for many reasons.
+    Cases that another explanation gives, by this mistake together with a second one, count for it.
     """
     few = len({failed.case for failed in explanation.fits}) <= FEW
     if not few and not any(failed.telling for failed in explanation.fits):
@@ -552,16 +553,16 @@ def _by_chance(explanation: Explanation, found: Sequence[Explanation], failures:
 
 
 def _speaks(failed: Failed) -> bool:
-    """Whether few mistakes give a failure: most give one key its whole weight or none, and zeros, for other reasons."""
+    """Whether few mistakes give a failure: many give all weight to one key or to none, and zeros, for other reasons."""
     if failed.failure is not Failure.VALUE:
         return True
     return failed.case.shape.sk > 1 and any(np.any(numbers.values) for numbers in failed.numbers.values())
 
 
 def _convincing(explanation: Explanation, failures: Sequence[Failed]) -> bool:
-    """Whether it is worth saying although cases passed that would fail with it: then it happens only sometimes.
+    """Whether it is worth reporting although cases passed that would fail with it: then it happens only sometimes.
 
-    NaN alone does not convince, as many mistakes give it.
+    NaN by itself does not convince, as many mistakes give it.
     """
     values = [failed for failed in failures if failed.failure is Failure.VALUE]
     told = any(failed.telling for failed in explanation.fits)

@@ -1,8 +1,8 @@
 """Stage errors: masks, scores, softmax or weighted sum, whichever spent the bound, read off returned weights and lse.
 
-Each stage is held to its own part of the error analysis in bounds/sdpa.py.  Weights w tell the masks (a weight that
-must be zero, or must not be), the scores up to a common shift (log w_j − log w_m = s_j − s_m) and the softmax
-(Σ w = 1); output against Σ w v tells the weighted sum.  lse alone tells the scores from what comes after them.
+Each stage must keep its own part of the error analysis in bounds/sdpa.py.  Weights w show the masks (a weight that must
+be zero, or must not be), the scores up to a common shift (log w_j − log w_m = s_j − s_m) and the softmax (Σ w = 1);
+the output compared with Σ w v shows the weighted sum.  lse by itself separates the scores from the later stages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from attention_conformance.conformance.judging.message import place
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.impls.contract import Profile
 
-#: Weights below this, against the largest of their row, are not read: what is left of them in float16 are few bits.
+#: Weights below this, relative to the largest of their row, are not read: in float16 they have only a few bits left.
 READ = 2.0**-10
 
 #: The axes of the weights that softmax is not over.
@@ -30,7 +30,7 @@ class Stage:
 
     name: str
     share: float
-    #: What else can be said of it.
+    #: Further words on it.
     note: str = ""
 
 
@@ -42,7 +42,7 @@ def stage_errors(
     dtype: str,
     profile: Profile,
 ) -> tuple[Stage, ...]:
-    """Errors of the stages that returned results tell of, in the order of the computation.
+    """Errors of the stages that returned results show, in the order of the computation.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def stage_errors(
     Returns
     -------
     tuple of Stage
-        Masks, scores, softmax and weighted sum from weights, the scores alone from lse, and none without either.
+        Masks, scores, softmax and weighted sum from weights, only the scores from lse, and none without either.
     """
     got = {name: array.astype(np.float64) for name, array in results.items()}
     with np.errstate(all="ignore"):

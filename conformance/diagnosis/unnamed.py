@@ -1,9 +1,9 @@
-"""Lines on failures that no known mistake gives: by their words, the calls, or the places of what is wrong.
+"""Lines on failures that no known mistake gives: by their words, the calls, or the places of wrong elements.
 
-Exceptions and results of another dtype have words of their own.  Invalid input that is accepted, results of another
-shape, a part that holds any numbers and is perhaps never written, results as accurate as a narrower dtype, and rows
-lost to a masked score that overflows are told by what they have in common.  Where only NaN is wrong, which many
-mistakes give, those are named as possible that give it in all calls in which they would show.
+Exceptions and results of another dtype have words of their own.  Accepted invalid input, results of another shape, a
+part with arbitrary numbers that is perhaps never written, results as accurate as a narrower dtype, and rows lost to a
+masked score that overflows are reported by what they have in common.  Where only NaN is wrong, which many mistakes
+give, the mistakes that give it in all calls in which they would show are named as possible.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from attention_conformance.conformance.judging.judge import comparisons, dtypes_
 from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.spec.sdpa import Expected
 
-#: Mistakes that may all be said of results with no wrong number but NaN or inf, by "either … or …".
+#: Most mistakes that are named together, by "either … or …", for results with no wrong number but NaN or inf.
 EITHER = 3
 
-#: Forms that may give NaN or inf alone, beside the known mistakes.
+#: Forms that may give only NaN or inf, in addition to the known mistakes.
 LOSING = ("form-addend", "form-product")
 
 
 class Words(Model):
-    """No model: a cause that is words alone, and gives no results of its own."""
+    """Not a model: a cause that is only words, and gives no results of its own."""
 
     operator = ""
 
@@ -59,7 +59,7 @@ def _cause(
     *,
     sources: tuple[str, ...] = (),
 ) -> Explanation:
-    """A cause that is words alone, as an explanation of some failures."""
+    """A cause that is only words, as an explanation of some failures."""
     return Explanation((Fault(name, clause, title, sources, Words),), frozenset(failures), tuple(against), only)
 
 
@@ -85,7 +85,7 @@ def _of_another_dtype(failed: Failed) -> str:
 
 
 def accepted(failures: Sequence[Failed]) -> Iterator[Explanation]:
-    """Invalid inputs that are accepted and whose results no mistake gives: what is not checked, by clause."""
+    """Accepted invalid inputs whose results no mistake gives: the missing checks, by clause."""
     groups: dict[str, list[Failed]] = {}
     for failed in failures:
         if failed.failure is Failure.NO_ERROR:
@@ -98,10 +98,10 @@ def accepted(failures: Sequence[Failed]) -> Iterator[Explanation]:
 
 
 def overflowed(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
-    """NaN in rows that have a masked key whose score overflows, and nothing else that is wrong.
+    """NaN in rows that have a masked key whose score overflows, where nothing else is wrong.
 
-    No mistake says in which rows: a sum of products overflows, or not, by the order of its terms.  Where none of these
-    rows is right, the masked value may be what overflows.
+    No mistake predicts the rows: whether a sum of products overflows depends on the order of its terms.  Where none of
+    these rows is right, the masked value may be what overflows.
     """
     some = [failed for failed in failures if _lost_by_overflow(failed)]
     have = [p for p in passed if not p.case.invalid and _overflowing(p).any()]
@@ -119,9 +119,9 @@ def overflowed(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator
 
 
 def _overflowing(each: Failed | Passed) -> np.ndarray:
-    """Rows of sdpa that have a masked key whose scaled score may overflow, as the sum of the sizes of its terms does.
+    """Rows of sdpa that have a masked key whose scaled score may overflow, as the sum of its terms' magnitudes does.
 
-    A product that overflows before the scale is a mistake that is known (SDPA-26).
+    A product that overflows before the scale is a known mistake (SDPA-26).
     """
     expected = each.case.expected(each.dtype)
     if not isinstance(expected, Expected):
@@ -140,7 +140,7 @@ def _lost_rows(failed: Failed) -> np.ndarray:
 
 
 def _lost_by_overflow(failed: Failed) -> bool:
-    """Whether rows are NaN, in whole, in which a masked score may overflow, and all else is right."""
+    """Whether only rows in which a masked score may overflow are wrong, and these are entirely NaN."""
     if failed.failure is not Failure.VALUE or failed.telling or list(failed.reply.results) != ["output"]:
         return False
     lost = np.isnan(failed.reply.results["output"].astype(np.float64))
@@ -170,7 +170,7 @@ LETTERS = {"B": "b", "Hq": "hq", "Sq": "sq", "Dv": "dv", "Sk": "sk", "Hkv": "hkv
 
 
 def _axes(failures: Sequence[Failed]) -> tuple[list[str], list[str]]:
-    """The letters of the axes that some calls should have and of those that came; none where an axis has no letter."""
+    """The letters of the expected and of the returned axes of some calls; none where an axis has no letter."""
     wanted: list[str] = []
     got: list[str] = []
     pairs = [(f.case.shape, _expected_shape(f), _got_shape(f)) for f in failures]
@@ -197,11 +197,10 @@ def _got_shape(failed: Failed) -> tuple[int, ...]:
 
 
 def undefined(failures: Sequence[Failed], passed: Sequence[Passed], *, named: bool = True) -> Iterator[Explanation]:
-    """Results that are NaN in every element: no number is there to equal a mistake's, so which calls have them is said.
+    """Results that are NaN in every element: they have no number to equal a mistake's, so their calls are reported.
 
     Mistakes that give several of them, and would show in no passed case of such calls, are ``named``, if there are no
-    more than EITHER.  Of others nothing is said unless these calls have something in common that most passed calls
-    lack.
+    more than EITHER.  The others are reported only if their calls have something in common that most passed calls lack.
     """
     groups: dict[tuple[str, ...], list[Failed]] = {}
     for failed in failures:
@@ -212,7 +211,7 @@ def undefined(failures: Sequence[Failed], passed: Sequence[Passed], *, named: bo
     for names, some in groups.items():
         lost = f"NaN in every element of {' and '.join(names)}"
         given = _given_by(some, passed) if named else []
-        # Those that hold in all calls before others, and of them those that give most.
+        # Mistakes that hold in all calls come before others, and those that give most before the rest.
         nothing: tuple[frozenset[Failed], tuple[str, ...], str] = (frozenset(), (), "")
         best, only, _ = max(given, key=lambda each: (-len(each[1]), len(each[0])), default=nothing)
         titles = list(dict.fromkeys(title for calls, words, title in given if (calls, words) == (best, only)))
@@ -230,9 +229,9 @@ def undefined(failures: Sequence[Failed], passed: Sequence[Passed], *, named: bo
 def _given_by(
     failures: Sequence[Failed], passed: Sequence[Passed]
 ) -> list[tuple[frozenset[Failed], tuple[str, ...], str]]:
-    """Failures that known mistakes give, several each, in which calls alone, and the mistake's title.
+    """Failures that known mistakes give, several each, the calls each is narrowed to, and the mistake's title.
 
-    Those that passed cases of such calls contradict are left out.
+    Mistakes that passed cases of such calls contradict are left out.
     """
     found = []
     for fault in (fault for operator in {f.case.operator: None for f in failures} for fault in candidates_of(operator)):
@@ -247,7 +246,7 @@ def _given_by(
 def _narrowed(
     given: frozenset[Failed], fault: Fault, passed: Sequence[Passed]
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The calls that a mistake is narrowed to by passed cases in which it would show, and those that it stays with."""
+    """The calls that a mistake is narrowed to by passed cases in which it would show, and the cases that still do."""
     against = [p for p in passed[:WITNESSES] if fails(fault.make, p.case, p.dtype, p.profile)]
     if not against:
         return (), ()
@@ -255,11 +254,11 @@ def _narrowed(
 
 
 def possible(failures: Sequence[Failed], found: Sequence[Explanation], passed: Sequence[Passed]) -> list[Explanation]:
-    """Mistakes that results without a wrong number but NaN or inf may come from, as many give it: possibilities.
+    """Possible mistakes behind results with no wrong number but NaN or inf, which many mistakes give.
 
-    A mistake is one if it gives such results, alone or beside one that was found, in all of these failures in which it
-    would show, and if it would show in no passed case and changes no failure that is explained.  Of those that give the
-    same failures all are said, or, of more than EITHER, none; and none while most failures have another wrong number.
+    A mistake is possible if it gives such results, alone or with one that was found, in all of these failures in which
+    it would show, and if it would show in no passed case and changes no explained failure.  Mistakes that give the same
+    failures are all named, or none of more than EITHER; and none while most failures have another wrong number.
     """
     values = [f for f in failures if f.failure is Failure.VALUE and f.case.size[0] <= KEPT][:MOST]
     alone = frozenset(failed for failed in values if not failed.telling)
@@ -294,7 +293,7 @@ def possible(failures: Sequence[Failed], found: Sequence[Explanation], passed: S
 
 
 def _without_forms(faults: Sequence[Fault]) -> list[Fault]:
-    """Mistakes without those that are forms of another one among them, which says the same more simply."""
+    """Mistakes without subclasses of another one among them, which says the same more simply."""
     makes = {fault: inner(fault.make) for fault in faults}
     return [
         fault
@@ -304,7 +303,7 @@ def _without_forms(faults: Sequence[Fault]) -> list[Fault]:
 
 
 def _adds_up(some: Sequence[Fault], fault: Fault, failed: Failed) -> bool:
-    """Whether a mistake gives a failure beside others, or beside none, and these without it do not."""
+    """Whether a mistake gives a failure alone or together with others that do not give it without."""
     both, without = combined((*some, fault)), combined(some) if some else None
     return both is not None and explains(both, failed) and not (without is not None and explains(without, failed))
 
@@ -326,7 +325,7 @@ def _behind(multiple: int) -> Callable[[tuple[int, ...]], tuple[slice, ...]]:
     return lambda shape: (slice(None), slice(None), slice(shape[2] // multiple * multiple, None))
 
 
-#: Parts of an output (B, H, S, D) that a kernel may leave as the memory was, each smaller than the whole.
+#: Parts of an output (B, H, S, D) that a kernel may leave uninitialised, each smaller than the whole.
 REGIONS: dict[str, Callable[[tuple[int, ...]], tuple[slice, ...]]] = {
     "the last row holds": lambda shape: (slice(None), slice(None), slice(shape[2] - 1, None)),
     "the last head holds": lambda shape: (slice(None), slice(shape[1] - 1, None)),
@@ -338,19 +337,19 @@ REGIONS: dict[str, Callable[[tuple[int, ...]], tuple[slice, ...]]] = {
 
 
 def region(words: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Elements of an output that one of REGIONS has; none in one of other axes."""
+    """Elements of an output in one of REGIONS; none in an output with other axes."""
     inside = np.zeros(shape, bool)
     if len(shape) == 4 and inside.size:
         inside[REGIONS[words](shape)] = True
     return inside
 
 
-#: A part that is none by its place: the rows that may attend to no key.
+#: A part that is not defined by its place: the rows that may attend to no key.
 MASKED_ROWS = "fully masked rows hold"
 
 
 def part(words: str, shape: tuple[int, ...], each: Failed | Passed) -> np.ndarray:
-    """Elements of the output of a call that one of REGIONS, or MASKED_ROWS, has."""
+    """Elements of the output of a call in one of REGIONS, or in MASKED_ROWS."""
     if words != MASKED_ROWS:
         return region(words, shape)
     inside, lse = np.zeros(shape, bool), getattr(each.case.expected(each.dtype), "lse", None)
@@ -360,20 +359,20 @@ def part(words: str, shape: tuple[int, ...], each: Failed | Passed) -> np.ndarra
 
 
 def unwritten(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Explanation]:
-    """A part of the output that is wrong by itself, all else being right: memory that is never written, perhaps.
+    """A part of the output that is wrong while all else is right: perhaps uninitialised memory.
 
     No mistake gives the numbers there.  Most of the part is wrong in each failure, and most calls that pass have no
-    such part; else nothing is said.
+    such part; otherwise nothing is reported.
     """
     values = [failed for failed in failures if failed.failure is Failure.VALUE]
     parts = {words: [f for f in values if _confined(f, words)] for words in (*REGIONS, MASKED_ROWS)}
     words = max(parts, key=lambda each: len(parts[each]))
-    # Where the part is the whole of a small output it says nothing of a part, and belongs to it all the same.
+    # A small output that is all in the part is no evidence for the part, but belongs to it all the same.
     some = [f for f in values if _confined(f, words, whole=True)]
     if len({failed.case for failed in parts[words]}) < FEW or 2 * len(some) < len(values):
         return []
     if words == MASKED_ROWS and any(_repeats(failed) for failed in some):
-        return []  # computed of v, as a mean or sum is
+        return []  # computed from v, as a mean or sum is
     valid = [p for p in passed if not p.case.invalid]  # the others have no output
     have = [p for p in valid if (inside := part(words, _output_shape(p), p)).any() and not inside.all()]
     only, kept = narrowing([(f.case, f.dtype) for f in some], [(p.case, p.dtype) for p in have])
@@ -386,7 +385,7 @@ def unwritten(failures: Sequence[Failed], passed: Sequence[Passed]) -> list[Expl
     return [_cause("unwritten", some[0].case.clauses[0], title, some, against, only if have else ())]
 
 
-#: Calls of which no number of the inputs takes part in the scores, so that a kernel may return before it writes.
+#: Calls in which no number of the inputs takes part in the scores, so that a kernel may return before it writes.
 EMPTY: dict[str, Callable[[Failed | Passed], bool]] = {
     "without keys": lambda each: each.case.shape.sk == 0,
     "where queries and keys have width 0": lambda each: each.case.shape.d == 0,
@@ -394,10 +393,10 @@ EMPTY: dict[str, Callable[[Failed | Passed], bool]] = {
 
 
 def empty(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Explanation]:
-    """Outputs of calls with nothing to compute that no mistake gives: memory that is never written, perhaps.
+    """Outputs of calls with nothing to compute that no mistake gives: perhaps uninitialised memory.
 
-    Memory may hold zeros, which a mistake gives too and which may be right, so it is enough where one of several holds
-    other numbers; nothing is said where such a call passes with another result.
+    Memory may hold zeros, which a mistake gives too and which may be right, so it is enough if one of several holds
+    other numbers; nothing is reported where such a call passes with a result that is not zero.
     """
     values = [f for f in failures if f.failure is Failure.VALUE and "output" in f.reply.results]
     for words, has in EMPTY.items():
@@ -412,7 +411,7 @@ def empty(left: Sequence[Failed], failures: Sequence[Failed], passed: Sequence[P
 
 
 def _zeros(failed: Failed) -> bool:
-    """Whether all that is wrong in an output is 0."""
+    """Whether all wrong elements of an output are 0."""
     wrong = next(c.outside for c in comparisons(*judged_as(failed)) if c.name == "output")
     return not failed.reply.results["output"][wrong].any()
 
@@ -445,10 +444,10 @@ def _confined(failed: Failed, words: str, *, whole: bool = False) -> bool:
     return bool(2 * np.count_nonzero(output) > np.count_nonzero(inside))
 
 
-#: Dtypes whose accuracy a result of a wider one may have, the widest first.
+#: Narrower dtypes whose accuracy a result may have, by its dtype, the widest first.
 LOWER = {"float64": ("float32",), "float32": ("float16", "bfloat16")}
 
-#: A step in a narrower dtype shows, somewhere, by at least this part of what the dtype resolves.
+#: A step in a narrower dtype shows, somewhere, an error of at least this share of the dtype's resolution.
 SMALLEST_STEP = 1 / 1000
 
 
@@ -468,12 +467,12 @@ def lowered(failures: Sequence[Failed], passed: Sequence[Passed]) -> Iterator[Ex
 
 
 def _passes_in(dtype: str, failed: Failed, passed: Sequence[Passed]) -> bool:
-    """Whether the very case of a failure passes in a narrower dtype, where the step in it does not show."""
+    """Whether the same case as a failure passes in a narrower dtype, where the step in it does not show."""
     return any(each.case == failed.case and each.dtype == dtype for each in passed)
 
 
 def _keeps(failed: Failed, lower: str) -> bool:
-    """Whether all results of a failure are within the bound of a narrower dtype, and as far off as its steps are."""
+    """Whether all results of a failure are within the bound of a narrower dtype, with errors as large as its steps."""
     if failed.failure is not Failure.VALUE:
         return False
     step, seen = float(ml_dtypes.finfo(lower).eps), False

@@ -17,14 +17,14 @@ from attention_conformance.impls.numpy import eager
 
 
 def value_cases() -> list[Case]:
-    """The suite's cases of float64 that have a result to be wrong."""
+    """The suite's float64 cases with a result that can be wrong."""
     return [c for c in all_cases().values() if "float64" in c.dtypes and not c.invalid and not c.zeros]
 
 
 def computed_in_float32(case: Case) -> str:
     """Fate of float64 inputs that are computed in float32: "caught", "missed", or "float32" if nothing can be.
 
-    Nothing can be caught where the exact results are float32 numbers, give or take the bound.
+    Nothing can be caught where the exact results are float32 numbers, within the bound.
     """
     inputs, expected, limit = case.inputs("float64"), case.expected("float64"), case.bound("float64", Profile.WIDE)
     q, k, v = (array.astype(np.float32) for array in (inputs.q, inputs.k, inputs.v))

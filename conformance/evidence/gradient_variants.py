@@ -1,7 +1,7 @@
 """Honest backward passes: correct gradients that use up what a profile allows (as conformance.evidence.variants).
 
-Each takes a call and returns its gradients by name, in the call's dtype; at the end of the module they stand as
-functions of sdpa_grad that can be plugged in.
+Each takes a call and returns its gradients by name, in the call's dtype; the end of the module has them as functions of
+sdpa_grad that can be plugged in.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SINGLE = ("float32", "float64")
 
 @dataclass(frozen=True)
 class Forward:
-    """Intermediates of the forward pass, in the dtype computed in; ``cap`` is the tanh of softcap."""
+    """Intermediates of the forward pass, in the working dtype; ``cap`` is the tanh of softcap."""
 
     q: Array
     k: Array
@@ -63,7 +63,7 @@ Kept = Callable[[Array], Array]
 
 
 def forward(p: Call, kept: Kept = exact, matmul: Matmul = product) -> Forward:
-    """Scores as far as the softmax; ``kept`` rounds every array that is stored."""
+    """The forward pass up to the softmax; ``kept`` rounds every array that is stored."""
     work = working_dtype(p.q.dtype)
     q, k, v, g = (array.astype(work) for array in (p.q, p.k, p.v, p.grad_output))
     k, v = (np.repeat(array, q.shape[1] // k.shape[1], axis=1) for array in (k, v))
@@ -89,7 +89,7 @@ def shifted(f: Forward) -> tuple[Array, Array]:
 
 
 def recomputed(p: Call, kept: Kept = exact, matmul: Matmul = product, operand: Kept = exact) -> dict[str, Array]:
-    """Gradients as flash kernels have them: weights from the log-sum-exp, and δ from the output as it was stored.
+    """Gradients as flash kernels compute them: weights from the log-sum-exp, and δ from the stored output.
 
     ``kept`` rounds the weights, dS, the output, and the gradients of each query head before they are summed.
     """
@@ -113,7 +113,7 @@ def recomputed(p: Call, kept: Kept = exact, matmul: Matmul = product, operand: K
 
 
 def literal(p: Call, kept: Kept = exact, matmul: Matmul = product) -> dict[str, Array]:
-    """Every operation of exp(s − max s) / Σ exp(s − max s) differentiated as it stands; ``kept`` rounds every array."""
+    """Every operation of exp(s − max s) / Σ exp(s − max s) differentiated literally; ``kept`` rounds every array."""
     f = forward(p, kept, matmul)
     powers = kept(np.exp(kept(shifted(f)[1])))
     total = kept(powers.sum(axis=3, keepdims=True))
@@ -147,7 +147,7 @@ def _gradients_by_name(p: Call, grads: tuple[Array, Array, Array], d_scores: Arr
 
 
 def stored(p: Call) -> Kept:
-    """Rounds to the dtype of the call, and computes on."""
+    """Rounding to the dtype of the call, and back to the working dtype."""
     return lambda array: array.astype(p.q.dtype).astype(array.dtype)
 
 

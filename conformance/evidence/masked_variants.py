@@ -1,7 +1,7 @@
-"""Honest variants of block masks, of trees and of latent attention: correct in ways that programs have.
+"""Honest variants of block masks, of trees and of latent attention: correct ways that programs use.
 
-A block mask and a tree are masks of sdpa: its variants round as variants.py says, and a mask in their place, or keys
-that are gathered by them, decide who attends to whom in other ways than the reference does.
+A block mask and a tree are masks of sdpa, whose variants round as variants.py says.  ``dense`` uses one mask instead,
+and ``gathered`` gathers the allowed keys; both find the allowed keys in other ways than the reference does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WIDE = dict.fromkeys(DTYPES, Profile.WIDE)
 
 @dataclass(frozen=True)
 class Honest:
-    """A correct function of a form: the dtypes that it takes, and what it rounds to in each."""
+    """A correct function of a form: the dtypes that it takes, and its profile in each."""
 
     function: Callable[..., Any]
     profiles: Mapping[str, Profile]
@@ -43,7 +43,7 @@ def _of_sdpa(*names: str) -> dict[str, Honest]:
 
 
 def allowed(q: Array, k: Array, **options: Any) -> Array:
-    """Allowed keys, boolean (B, Hq, Sq, Sk), by all options that say it; made element by element."""
+    """Allowed keys, boolean (B, Hq, Sq, Sk), by all options that restrict them, element by element."""
     parents, size, offset = (options.get(name) for name in ("tree_parents", "block_size", "causal_offset"))
     rows, keys = np.arange(q.shape[2])[:, None], np.arange(k.shape[2])
     place = rows + np.reshape(0 if offset is None else offset, (-1, 1, 1, 1))
@@ -67,7 +67,7 @@ def allowed(q: Array, k: Array, **options: Any) -> Array:
 
 
 def _ancestors(parents: Array, starts: Array, keys: int) -> Array:
-    """The keys before each tree and those of ancestors, (B, Sq, keys), by powers of who follows whom."""
+    """The keys before each tree and those of ancestors, (B, Sq, keys), by powers of the parent matrix."""
     batch, count = parents.shape
     follows = (parents[:, :, None] == np.arange(count)).astype(np.int64) + np.eye(count, dtype=np.int64)
     for _ in range(count.bit_length()):
@@ -79,18 +79,18 @@ def _ancestors(parents: Array, starts: Array, keys: int) -> Array:
     return found
 
 
-#: The options that ``allowed`` takes the place of.
+#: The options that ``allowed`` replaces.
 MASKS = ("mask", "is_causal", "causal_offset", "window", "kv_lengths", "block_mask", "block_size", "tree_parents")
 
 
 def dense(q: Array, k: Array, v: Array, **options: Any) -> Any:
-    """One mask in full shape in the place of everything that masks."""
+    """One mask in full shape instead of all options that mask."""
     rest = {name: value for name, value in options.items() if name not in MASKS}
     return attention(q, k, v, mask=allowed(q, k, **options), **rest)
 
 
 def gathered(q: Array, k: Array, v: Array, **options: Any) -> Any:
-    """Row by row over the keys that it attends to, and no other key is read; weights are put back in their places."""
+    """Each row by itself, reading only the keys that it attends to; weights are scattered back to their places."""
     rest = {name: value for name, value in options.items() if name not in (*MASKS, "bias", "sinks")}
     mask, group = allowed(q, k, **options), q.shape[1] // k.shape[1]
     found: dict[str, Array] = {
@@ -127,7 +127,7 @@ class LatentInTiles(Latent):
 
 
 def _through_storage(array: Array, dtype: np.dtype) -> Array:
-    """The array as it comes back from memory in a storage dtype, to be computed with."""
+    """The array rounded to a storage dtype, and back in the working dtype."""
     return array.astype(dtype).astype(working_dtype(dtype))
 
 
@@ -136,18 +136,18 @@ def _wide(arrays: tuple[Array, ...]) -> Iterator[Array]:
 
 
 def _options(arrays: tuple[Array, ...], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of sdpa: the scale of both parts of the queries (MLA-4), and lse in any case."""
+    """The options of sdpa: the scale of both parts of the queries (MLA-4), and always lse."""
     options = {name: value for name, value in given.items() if value is not None}
     return {"scale": (arrays[0].shape[3] + arrays[1].shape[3]) ** -0.5} | options | {"return_lse": True}
 
 
 def _with_rotary_key(array: Array, rope: Array) -> Array:
-    """Projected keys beside the rotary key, which is one for all heads."""
+    """Projected keys with the rotary key, which all heads share, appended."""
     return np.concatenate([array, np.broadcast_to(rope[:, None], (*array.shape[:3], rope.shape[2]))], axis=3)
 
 
 def expanded(*arrays: Array, return_lse: bool = False, **given: Any) -> Any:
-    """Keys and values of every head are projected, and stored, as an operator hands them to the next."""
+    """Keys and values of every head are projected and stored, as between two operators."""
     dtype = arrays[0].dtype
     q, q_rope, c, rope, w_uk, w_uv = _wide(arrays)
     keys, values = (_through_storage(c[:, None] @ w, dtype) for w in (w_uk, w_uv))
@@ -169,7 +169,7 @@ def head_by_head(*arrays: Array, return_lse: bool = False, **given: Any) -> Any:
 
 
 def absorbed(*arrays: Array, return_lse: bool = False, **given: Any) -> Any:
-    """Queries go through w_uk, the output through w_uv, and what goes between the three products is stored."""
+    """Queries are multiplied by w_uk and the output by w_uv; arrays between the three products are stored."""
     dtype = arrays[0].dtype
     q, q_rope, c, rope, w_uk, w_uv = _wide(arrays)
     queries = np.concatenate([_through_storage(q @ w_uk.swapaxes(1, 2), dtype), q_rope], axis=3)
@@ -180,7 +180,7 @@ def absorbed(*arrays: Array, return_lse: bool = False, **given: Any) -> Any:
 
 
 def _around_attention(model: Attention, form: str) -> Callable[..., Any]:
-    """One of the forms around an attention that is given arrays in the storage dtype, and stores what it likes."""
+    """One of the forms around an attention that takes arrays in the storage dtype and decides itself what it stores."""
 
     def computed(*arrays: Array, return_lse: bool = False, **given: Any) -> Any:
         dtype = arrays[0].dtype
@@ -201,7 +201,7 @@ def _around_attention(model: Attention, form: str) -> Callable[..., Any]:
 
 
 def _by_name(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of six arrays with the names by which the operator gives them."""
+    """The function of six arrays with the operator's names for them."""
 
     @functools.wraps(function)
     def named(q: Array, q_rope: Array, latents: Array, k_rope: Array, w_uk: Array, w_uv: Array, **given: Any) -> Any:

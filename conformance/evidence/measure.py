@@ -1,4 +1,4 @@
-"""Measurement of the evidence: problems judged in blocks side by side, and what they add up to."""
+"""Measurement of the evidence: problems judged in parallel blocks, and the totals."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from attention_conformance.conformance.targets import choose
 from attention_conformance.impls.contract import Framework, Implementation
 from attention_conformance.impls.process.pool import InProcess, Pool, Worker
 
-#: Problems of one block; its processes end with it, and with them what libraries keep for every shape.
+#: Problems of one block; its processes end with it, which frees what libraries keep for every shape.
 BLOCK = 1000
 
-#: One thread for every library, as two blocks run side by side; and no compiled program kept, as none comes again.
+#: One thread for every library, as two blocks run in parallel; no compiled program is cached, as none is used again.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -34,7 +34,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive problems of a series, by its name, and what they are judged on."""
+    """Consecutive problems of a series, by its name, and the implementations that are judged."""
 
     series: str
     start: int
@@ -44,7 +44,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Measured:
-    """Measurements of a block, and the versions of the libraries that took part."""
+    """Measurements of a block, and the versions of its libraries."""
 
     verdicts: tuple[Verdict, ...]
     versions: dict[str, str]
@@ -114,7 +114,7 @@ def alarms(verdicts: Iterable[Verdict]) -> list[str]:
 
 
 def rows(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
-    """One row per implementation and dtype: counts, the share of the bound that was used, profiles that were kept."""
+    """One row per implementation and dtype: counts, the share of the bound that was used, the profiles kept."""
     groups: dict[tuple[str, str], list[Verdict]] = defaultdict(list)
     for verdict in verdicts:
         groups[verdict.implementation, verdict.dtype].append(verdict)

@@ -1,4 +1,4 @@
-"""Honest variants of the gradients of a merge: six ways that programs have, which no case may take for wrong."""
+"""Honest variants of the gradients of a merge: six correct ways that programs use, which must pass every case."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Gradients = tuple[Array, Array]
 
 
 def by_weights(outputs: Array, lses: Array, grad_output: Array, *, grad_lse: Array | None = None) -> Gradients:
-    """The model that faults are forms of."""
+    """The model that the faults modify."""
     return MergeBackward()(outputs, lses, grad_output, grad_lse=grad_lse)
 
 
 def by_stored_lse(outputs: Array, lses: Array, grad_output: Array, *, grad_lse: Array | None = None) -> Gradients:
-    """Weights relative to lse as it is stored: numpy-merge-gradients."""
+    """Weights relative to the stored lse: numpy-merge-gradients."""
     return merge_gradients(outputs, lses, grad_output, grad_lse=grad_lse)
 
 
 def by_delta(outputs: Array, lses: Array, grad_output: Array, *, grad_lse: Array | None = None) -> Gradients:
-    """Gradients as in flash kernels: delta from the merged output as it was stored, and each product by itself."""
+    """Gradients as in flash kernels: delta from the stored merged output, and each product by itself."""
     check_merge_gradients(outputs, lses, grad_output, grad_lse)
     work = working_dtype(outputs.dtype)
     merged, lse = Merging()(outputs, lses)
@@ -43,7 +43,7 @@ def by_delta(outputs: Array, lses: Array, grad_output: Array, *, grad_lse: Array
 
 
 def in_base_two(outputs: Array, lses: Array, grad_output: Array, *, grad_lse: Array | None = None) -> Gradients:
-    """Log-sum-exps in base 2, their gradients times ln 2 as a kernel with exp2 has them, and converted back."""
+    """Log-sum-exps in base 2, and their gradients times ln 2, as in a kernel with exp2, converted back."""
     check_merge_gradients(outputs, lses, grad_output, grad_lse)
     work, ln2 = working_dtype(outputs.dtype), lses.dtype.type(np.log(2))
     twos, empty = lses / ln2, np.isneginf(lses)
@@ -59,7 +59,7 @@ def in_base_two(outputs: Array, lses: Array, grad_output: Array, *, grad_lse: Ar
 
 
 class _InSteps:
-    """Back through mergings of two parts at a time, from the left; what lies between two steps is kept in a dtype."""
+    """Back through merges of two parts at a time, from the left; arrays between two steps are kept in a dtype."""
 
     def __init__(self, *, stored: bool) -> None:
         self.stored, self.__name__ = stored, "in_stored_steps" if stored else "in_steps"
@@ -83,7 +83,7 @@ class _InSteps:
         return found_outputs.astype(outputs.dtype), found_lses
 
 
-#: The variants, and what each rounds to.
+#: The variants, and the profile of each.
 BACKWARD: dict[Callable[..., Gradients], Profile] = {
     by_weights: Profile.WIDE,
     by_stored_lse: Profile.WIDE,

@@ -1,4 +1,4 @@
-"""Honest variants of merging: correct in six ways that programs have, which no case may take for wrong."""
+"""Honest variants of merging: six correct ways that programs use, which must pass every case."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def _work(outputs: Array) -> type:
 
 
 def by_maximum(outputs: Array, lses: Array) -> States:
-    """The model that faults are forms of."""
+    """The model that the faults modify."""
     return Merging()(outputs, lses)
 
 
 def by_stored_lse(outputs: Array, lses: Array) -> States:
-    """Weights relative to lse as it is stored, and no division."""
+    """Weights relative to the stored lse, and no division."""
     lse = np.logaddexp.reduce(lses, axis=0)
     weights = np.exp(lses - np.where(np.isneginf(lse), 0, lse).astype(lses.dtype))
     return (weights[..., None] * outputs.astype(_work(outputs))).sum(axis=0).astype(outputs.dtype), lse
 
 
 def in_base_two(outputs: Array, lses: Array) -> States:
-    """All log-sum-exps converted to base 2 and lse back."""
+    """All log-sum-exps converted to base 2, and lse converted back."""
     log2e = lses.dtype.type(np.log2(np.e))
     twos = lses * log2e
     largest = twos.max(axis=0)
@@ -49,12 +49,12 @@ def _two(a: States, b: States) -> States:
 
 
 def folded(outputs: Array, lses: Array) -> States:
-    """Two at a time from the left, each result stored in the dtype of the outputs: profile storage."""
+    """Parts merged one by one from the left, each result stored in the dtype of the outputs: profile storage."""
     return functools.reduce(_two, zip(outputs, lses, strict=True))
 
 
 def as_a_tree(outputs: Array, lses: Array) -> States:
-    """Halves of the parts first."""
+    """Neighbouring parts in pairs, then the results in pairs."""
     states = list(zip(outputs, lses, strict=True))
     while len(states) > 1:
         states = [_two(*pair) for pair in zip(states[::2], states[1::2], strict=False)] + states[len(states) & ~1 :]
@@ -62,7 +62,7 @@ def as_a_tree(outputs: Array, lses: Array) -> States:
 
 
 def by_sigmoid(outputs: Array, lses: Array) -> States:
-    """One after the other as out − σ(b − a) (out − part), with a guard where nothing has a key."""
+    """One after the other as out − σ(b − a) (out − part), with a guard where a part has no key."""
     output, lse = outputs[0].astype(_work(outputs)), lses[0]
     for part, other in zip(outputs[1:].astype(output.dtype), lses[1:], strict=True):
         gap = np.where(np.isneginf(other), -np.inf, np.where(np.isneginf(lse), np.inf, other - lse)).astype(lse.dtype)
@@ -71,7 +71,7 @@ def by_sigmoid(outputs: Array, lses: Array) -> States:
     return output.astype(outputs.dtype), lse
 
 
-#: The variants, and what each rounds to.
+#: The variants, and the profile of each.
 RIGHT: dict[Callable[[Array, Array], States], Profile] = {
     by_maximum: Profile.WIDE,
     by_stored_lse: Profile.WIDE,

@@ -13,7 +13,7 @@ from attention_conformance.conformance.spec.mha import LayerExpected
 
 
 class Plain(LayerBackward):
-    """The model as it is."""
+    """The model unchanged."""
 
     profiles = WIDE
 
@@ -52,12 +52,12 @@ class WithoutKeyBias(Plain):
     """The gradient of b_k is zero, and is not computed."""
 
     def of_bias(self, x: LayerCall, name: str, d: Array) -> Array:
-        """The sum of rows, but for b_k."""
+        """The sum of rows, except for b_k."""
         return super().of_bias(x, name, d * x.work(name != "k"))
 
 
 class Stored(LayerBackward):
-    """Storage dtype between operators: what one hands to the next is stored; the forward pass is not."""
+    """Storage dtype between operators: arrays handed from one to the next are stored; the forward pass is not."""
 
     profiles = WIDE
 

@@ -1,7 +1,6 @@
 """Random problems of the layers: every option of mha, sublayer and mha_grad, drawn independently.
 
-As in properties/drawn.py sizes are log-uniform, and what is limited is the work: by fewer samples, then heads, then
-rows.
+As in properties/drawn.py sizes are log-uniform, and the work is limited: by fewer samples, then fewer rows.
 """
 
 from __future__ import annotations
@@ -32,22 +31,22 @@ from attention_conformance.conformance.properties.drawn import (
 from attention_conformance.conformance.properties.problem import Axes, RandomBias, RandomMask
 from attention_conformance.conformance.spec.inputs import LayerGradientInputs
 
-#: Set the numbers of a problem of each operator apart.
+#: Part of the seed, so that the problems of each operator differ.
 NUMBER = {"mha": 4, "sublayer": 5, "mha_grad": 6}
 
 #: Largest number of columns of an input, of all heads and of the output; keys; rows of cross-attention; samples, heads.
 WIDTH, KEYS, ROWS, BATCHES, HEADS = 256, 512, 64, 3, 4
 
-#: Multiplications of one problem, at most.
+#: Most multiplications of one problem.
 WORK = 2**21
 
-#: Problems of a hundred that have each option.
+#: Percentage of problems that have each option.
 CHANCE = {
-    "square": 40,  # E = Ekv = H · D = H · Dv = Eo with w_o, and all biases or none, which most libraries ask for
+    "square": 40,  # E = Ekv = H · D = H · Dv = Eo with w_o, and all biases or none, which most libraries require
     "cross": 40,
     "w_o": 80,
     "all biases": 60,
-    "bias of one": 50,  # where not all have one, and need not be alike
+    "bias of one": 50,  # of each bias, in problems with neither "square" nor "all biases"
     "mask": 25,
     "bias": 20,
     "is_causal": 25,
@@ -71,12 +70,12 @@ EPSILONS = (1e-12, 1e-6, 1e-5, 1e-3, 0.1)
 
 @dataclass(frozen=True)
 class LayerProblem:
-    """Shape, data and options of one input; None and defaults are options that are not given."""
+    """Shape, data and options of one input; options that are None or have their default are not given."""
 
     name: str
     operator: str
     shape: LayerShape
-    #: Spread of the projected queries and keys, but for outliers and the mean.
+    #: Spread of the projected queries and keys, apart from outliers and the mean.
     spread: float = 1.0
     values: float = 1.0
     offset: float = 0.0

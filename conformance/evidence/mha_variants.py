@@ -1,7 +1,7 @@
 """Honest variants of layers: fused projections, head by head, stored results, a bias that changes nothing.
 
 Like conformance.evidence.variants they can be plugged in.  Those that store nothing between two operations declare
-``wide``; what every profile may store, the result of each operator within the layer, ``Handed`` stores.
+``wide``; ``Handed`` stores what every profile may store, the result of each operator within the layer.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ WIDE = dict.fromkeys(HALVES, "wide")
 
 
 class Plain(Layer):
-    """The model as it is."""
+    """The model unchanged."""
 
     profiles = WIDE
 
 
 class Fused(Layer):
-    """One product for q, k and v where they have one input, tile after tile of keys in the heads."""
+    """One product for q, k and v where they share an input; in the heads, tile after tile of keys."""
 
     attention = variants.Online
     profiles = WIDE
@@ -46,7 +46,7 @@ class Fused(Layer):
 
 
 class HeadByHead(Layer):
-    """The output projection as a sum over heads that starts with its bias, as a device per head adds them up."""
+    """The output projection as a sum over heads that starts with its bias, as with one device per head."""
 
     profiles = WIDE
 
@@ -68,7 +68,7 @@ class ScaledWeight(Layer):
     profiles = WIDE
 
     def attend(self, x: LayerCall) -> LayerExpected | SublayerExpected:
-        """All results, of a call whose scale is 1."""
+        """All results, from a call with scale 1."""
         scale = 1 / math.sqrt(x.w_q.shape[1] // x.heads) if x.scale is None else x.scale
         w_q, b_q = (None if a is None else a.astype(x.work) * x.work(scale) for a in (x.w_q, x.b_q))
         assert w_q is not None
@@ -100,7 +100,7 @@ class Stored(Layer):
 
 
 class Handed(Layer):
-    """Storage dtype between operators: what one hands to the next is stored, and nothing within one."""
+    """Storage dtype between operators: arrays handed from one to the next are stored, and none within one."""
 
     profiles = WIDE
 
@@ -115,7 +115,7 @@ class Handed(Layer):
 
 
 class Flash(Handed):
-    """Heads as flash kernels do them: powers are stored before they meet v."""
+    """Heads as flash kernels compute them: powers are stored before the product with v."""
 
     attention = variants.Flash
     dtypes = HALVES
@@ -148,7 +148,7 @@ class Sequential(Handed):
 
 
 class PlainSublayer(Plain, Sublayer):
-    """The model as it is."""
+    """The model unchanged."""
 
 
 class HandedSublayer(Handed, Sublayer):
@@ -165,11 +165,11 @@ class HandedSublayer(Handed, Sublayer):
 
 
 class FlashSublayer(Flash, HandedSublayer):
-    """The same around heads as of flash kernels."""
+    """The same with the heads of flash kernels."""
 
 
 class Tf32Sublayer(Tf32, HandedSublayer):
-    """The same around products of rounded operands."""
+    """The same with products of rounded operands."""
 
 
 class SequentialSublayer(Sequential, HandedSublayer):
@@ -193,12 +193,12 @@ class StoredSublayer(Stored, Sublayer):
         return mean, rounded(x, self.mean(rounded(x, rounded(x, z - mean) ** 2)))
 
     def deviation(self, x: LayerCall, var: Array) -> Array:
-        """Sum and root are stored; the sum not with an epsilon that float16 lacks, which may be all of it."""
+        """Sum and root are stored, but not a sum with an epsilon too small for float16, which may be all of it."""
         inside = var + x.work(self.epsilon(x))
         return rounded(x, np.sqrt(rounded(x, inside) if self.epsilon(x) > 1e-6 else inside))
 
     def affine(self, x: LayerCall, normalised: Array, gamma: Array, beta: Array) -> Array:
-        """Each of two operations is stored."""
+        """The results of both operations are stored."""
         return rounded(x, rounded(x, rounded(x, normalised) * gamma) + beta)
 
 

@@ -1,4 +1,4 @@
-"""Honest variants of packed attention: correct in six ways that programs have, which no case may take for wrong.
+"""Honest variants of packed attention: six correct ways that programs use, which must pass every case.
 
 Each can be plugged in like a user's function.
 """
@@ -55,13 +55,13 @@ def _allowed(lengths: tuple[Array, Array], causal: bool, offset: Any, window: An
 
 
 def _checked_bias(q: Array, cu_seqlens_q: Array, keywords: dict[str, Any]) -> Array | None:
-    """The bias of a call, if it fits."""
+    """The bias of a call, after checking that it fits."""
     check_pack_bias(keywords.get("bias"), q, cu_seqlens_q, keywords.get("max_seqlen_q"), keywords.get("max_seqlen_k"))
     return keywords.get("bias")
 
 
 def dense(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, **keywords: Any) -> Any:
-    """One sequence of the whole pack under a block-diagonal mask."""
+    """The whole pack as one sequence under a block-diagonal mask."""
     taken, options = _split(keywords)
     allowed = _allowed(lengths := (np.diff(cu_seqlens_q), np.diff(cu_seqlens_k)), *taken)
     used = int(cu_seqlens_k[-1])
@@ -76,7 +76,7 @@ def dense(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array
 
 
 def padded(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, **keywords: Any) -> Any:
-    """A batch of sequences as long as the longest, under a mask."""
+    """A batch of sequences padded to the longest, under a mask."""
     taken, options = _split(keywords)
     rows, keys = ([np.arange(a, b) for a, b in itertools.pairwise(cu)] for cu in (cu_seqlens_q, cu_seqlens_k))
     sq, sk = max(map(len, rows)), max(map(len, keys))
@@ -117,7 +117,7 @@ def backwards(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: A
 
 
 def _split(keywords: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Options that decide who attends to whom, and the others."""
+    """Options that decide which keys a row attends to, and the others."""
     names = ("is_causal", "causal_offset", "window")
     others = {n: value for n, value in keywords.items() if n not in (*names, "max_seqlen_q", "max_seqlen_k")}
     return tuple(keywords.get(name) for name in names), others
@@ -146,14 +146,14 @@ PACKED: dict[str, Callable[..., Any]] = {
 
 
 def over_pages(packed: Callable[..., Any]) -> Callable[..., Any]:
-    """A variant of paged attention: keys and values gathered page by page, for one of packed attention."""
+    """A variant of paged attention: keys and values gathered page by page for a variant of packed attention."""
 
     def paged(
         q: Array, k_cache: Array, v_cache: Array, cu_seqlens_q: Array, block_table: Array, kv_lengths: Array, **o: Any
     ) -> Any:
         new = o.pop("k_new", None), o.pop("v_new", None)
         dtype, scales = q.dtype, (o.pop("k_scale", None), o.pop("v_scale", None))
-        if scales[0] is not None:  # dequantised where they lie, rounded to nothing less than float32
+        if scales[0] is not None:  # the caches are dequantised, in float32 or wider
             wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
             k_cache, v_cache = (c.astype(wide) * s for c, s in zip((k_cache, v_cache), scales, strict=True))
             q, o = q.astype(wide), o | ({"sinks": o["sinks"].astype(wide)} if o.get("sinks") is not None else {})

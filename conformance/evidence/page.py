@@ -1,4 +1,4 @@
-"""BOUNDS.md: a page of words, page.md, with the tables and numbers of evidence.json.zst set in."""
+"""BOUNDS.md: the text of page.md with the tables and numbers of evidence.json.zst filled in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attention_conformance.conformance.evidence.sensitivity import DTYPES
 WORDS = Path(__file__).with_name("page.md")
 PAGE = record.EVIDENCE.with_name("BOUNDS.md")
 
-#: What excludes a problem and is no record of a library's deviation.
+#: Reason that excludes a problem, and is not a record of a library's deviation.
 OUT_OF_RANGE = "a number that the program may store is beyond the dtype's largest: nothing is promised"
 
 #: Headers of the two tables of implementations.
@@ -112,7 +112,7 @@ def _pair(row: dict[str, Any]) -> str:
 
 
 def overview(parts: dict[str, dict[str, Any]]) -> str:
-    """One row for each series, dtype and profile: everything that was judged under it, taken together."""
+    """Table with one row for each series, dtype and profile, over everything that was judged under it."""
     body = []
     for name, part in parts.items():
         groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -134,12 +134,12 @@ def _order(dtype: str, profile: str) -> tuple[int, int]:
 
 
 def write(evidence: Path = record.EVIDENCE) -> Path:
-    """Write the page beside the evidence, and say where.
+    """Write the page next to the evidence, and return its path.
 
     Parameters
     ----------
     evidence
-        The compressed file that the page is made of.
+        The compressed file that the page is made from.
 
     Returns
     -------
@@ -152,7 +152,7 @@ def write(evidence: Path = record.EVIDENCE) -> Path:
 
 
 def render(evidence: dict[str, Any]) -> str:
-    """The page.  Raises KeyError for a number that the words name and the evidence lacks."""
+    """The page.  Raises KeyError for a number that page.md names and the evidence lacks."""
     parts = evidence["series"]
     every = [row for part in parts.values() for row in part["rows"]]
     values = {
@@ -172,7 +172,7 @@ def render(evidence: dict[str, Any]) -> str:
 
 
 def numbers(part: dict[str, Any]) -> dict[str, str]:
-    """Numbers of a series that the words may name."""
+    """Numbers of a series that page.md may name."""
     return {
         "problems": f"{part['problems']:,}",
         "judged": f"{sum(row['judged'] for row in part['rows']):,}",
@@ -189,7 +189,7 @@ def numbers(part: dict[str, Any]) -> dict[str, str]:
 
 
 def measured_with(name: str, part: dict[str, Any]) -> str:
-    """Versions and seed that a series was measured with."""
+    """Line with the versions and the system that a series was measured with."""
     versions = ", ".join(f"{package} {version}" for package, version in part["versions"].items())
     machine = part["machine"]
     return f"* `{name}`: {versions}; Python {machine['python']} on {machine['system']}."

@@ -1,7 +1,7 @@
-"""evidence.json.zst: what the evidence holds, how it is collected, written and read.
+"""evidence.json.zst: the evidence's contents, and how it is collected, written and read.
 
-Numbers only; the page is made from them (page.py).  Each series of random problems is a part by itself, that can be
-measured again without the others.
+It has numbers only; the page is made from them (page.py).  Each series of random problems is a separate part that can
+be measured again without the others.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from attention_conformance.conformance.properties.problem import Problem
 from attention_conformance.conformance.results import fingerprint
 from attention_conformance.impls import compressed, strict
 
-#: Raised when the meaning of a field changes.
+#: Increased when the meaning of a field changes.
 FORMAT = 3
 
 EVIDENCE = Path(conformance.__file__).with_name("evidence.json.zst")
 
-#: Fields that say nothing of the inputs.
+#: Fields that do not describe the inputs.
 UNSAID = ("name", "operator")
 
-#: Bytes of a file that is read.
+#: Most bytes of a file that is read.
 LIMIT = 1 << 24
 
-#: float64 inputs that are computed in float32, beside the suite's cases.
+#: Random float64 problems that are computed in float32, in addition to the suite's cases.
 IN_FLOAT32 = 1_000
 
 
@@ -72,7 +72,7 @@ def collect(
 ) -> dict[str, Any]:
     """Measure everything, or ``only`` some series and keep the others of ``kept``; takes minutes.
 
-    ``problems`` random problems of each series (None: as many as it asks for), ``parallel`` blocks of them at a time.
+    Judges ``problems`` random problems of each series (None: the series' own number), ``parallel`` blocks at a time.
     """
     found = dict(kept["series"]) if kept and only else {}
     for series in SERIES.values():
@@ -83,7 +83,7 @@ def collect(
 
 
 def part(series: Series, problems: int, judged: Measured) -> dict[str, Any]:
-    """Evidence of a series: its problems, what became of them, and how small an error is caught."""
+    """Evidence of a series: its problems, their verdicts, and the smallest errors that are caught."""
     machine = fingerprint()
     return {
         "problems": problems,
@@ -99,7 +99,7 @@ def part(series: Series, problems: int, judged: Measured) -> dict[str, Any]:
 
 
 def small(series: Series, problems: int) -> dict[str, Any]:
-    """The part that is about the suite's cases: how small an error is caught on them, and what the evidence is of."""
+    """The part about the suite's cases: the smallest errors that are caught on them, and the evidence's stamp."""
     found = {"stamp": stamp(series), "sensitivity": sensitivity.rows(series)}
     if series.name == "sdpa":
         found["float32"] = float32.counts(min(problems, IN_FLOAT32))
@@ -107,16 +107,16 @@ def small(series: Series, problems: int) -> dict[str, Any]:
 
 
 def remeasure_cases(kept: dict[str, Any]) -> dict[str, Any]:
-    """The evidence with what is about the suite's cases measured again, after a change of cases; takes a minute."""
+    """The evidence with the part about the suite's cases measured again, after a change of cases; takes a minute."""
     parts = {name: {**each, **small(SERIES[name], each["problems"])} for name, each in kept["series"].items()}
     for name, each in parts.items():
-        # The judgement of random problems is of the bounds that it was made with, and stays so.
+        # The verdicts on random problems keep the stamp of the bounds that they were judged by.
         each["stamp"]["bounds"] = kept["series"][name]["stamp"]["bounds"]
     return {**kept, "series": parts}
 
 
 def deviations(verdicts: Iterable[Verdict]) -> dict[str, dict[str, Any]]:
-    """Records that excused a problem, with what is known of each."""
+    """Records that excused a problem, with the clause and the behaviour of each."""
     met = {name for each in verdicts if each.kind is Kind.KNOWN for name in each.why.split(", ")}
     return {
         each.id: {"clause": each.clause, "instead": each.instead} for each in read_ledger().deviations if each.id in met
@@ -146,9 +146,9 @@ def _order(series: Series, row: dict[str, Any]) -> tuple[bool, int, int]:
 
 
 def count_drawn(series: Series, problems: int) -> dict[str, Any]:
-    """Counts of the first problems of a series: how many are in each dtype, and of each field how many give it.
+    """Counts of the first problems of a series: how many are in each dtype, and how many give each field.
 
-    With its smallest and largest number, None for a field without numbers.
+    Each field has its smallest and largest number, None for a field without numbers.
     """
     dtypes = [series.dtype(index) for index in range(problems)]
     given: dict[str, int] = {}
@@ -174,7 +174,7 @@ def count_drawn(series: Series, problems: int) -> dict[str, Any]:
 
 
 def _fields_of(problem: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Name, value and default of each field, those of a problem within and of the shape (always given) among them."""
+    """Name, value and default of each field, including those of an inner problem and of the shape (always given)."""
     for field in fields(problem):
         value = getattr(problem, field.name)
         if isinstance(value, Problem | Shape | LayerShape):

@@ -1,16 +1,16 @@
 r"""Sensitivity of the bounds: the smallest relative error of one quantity that leaves the bound of a case.
 
-Everything else is exact, so what is measured is the bound alone.  To first order a result moves by its derivative times
-the error, so that the smallest relative error of x that leaves the bound is the least of bound / |x ∂result/∂x|.
+Everything else is exact, so only the bound is measured.  To first order a result moves by its derivative times the
+error, so that the smallest relative error of x that leaves the bound is the least of bound / |x ∂result/∂x|.
 
-Of attention the derivatives are known: for a row with the weights p and the output o
+For attention the derivatives are known: for a row with the weights p and the output o
 
     ∂p_j/∂s_m = p_j ([j = m] − p_m),   ∂o/∂s_m = p_m (v_m − o),   ∂lse/∂s_m = p_m.
 
-Of layers and gradients an *operand* is wrong, one element of a weight, a bias, v or grad_output, and its error runs
-through the whole computation: the derivative is a central difference of the reference, with an error of STEP² against
-it.  Where one element is wrong it is the one that shows most, of attention of all that the case has, otherwise of the
-largest elements.
+For layers and gradients an *operand* is wrong, one element of a weight, a bias, v or grad_output, and its error runs
+through the whole computation: the derivative is a central difference of the reference, with a relative error of STEP².
+The one wrong element is the one that shows most: for attention among all elements of the case, otherwise among the
+largest.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from attention_conformance.impls.contract import Profile
 
 Array = np.ndarray
 
-#: How far results move per relative error, by name, of attention with an axis of the keys that it may be at, and of
-#: attention how far "scores" do: first order says what a move below 1 does.
+#: Movement of results per relative error, by name.  For attention there is an axis of the keys where the error may be,
+#: and the movement of "scores": first order is valid for a movement below 1.
 Moved = dict[str, Array]
 
 #: Relative step of the central difference.
@@ -44,10 +44,10 @@ STEP = 2.0**-10
 #: Elements of one operand that are tried, the largest first.
 ELEMENTS = 4
 
-#: Cases of layers and gradients with more multiplications are left out: each is computed again for every element.
+#: Cases of layers and gradients with more multiplications are left out: each is recomputed for every element.
 MOST = 20_000
 
-#: The relative error of the promise that in float32 it is caught on at least one case.
+#: The relative error that is promised to be caught on at least one case in float32.
 PROMISED = 1e-4
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
@@ -90,7 +90,7 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind not in "biu"
 
 
-#: How the results of a case move where a quantity is wrong, once for each thing that may be; nothing if there is none.
+#: Movements of a case's results for an error in a quantity, one for each place of the error; none if there is no place.
 Quantity = Callable[[Place], Iterator[Moved]]
 
 
@@ -99,7 +99,7 @@ Quantity = Callable[[Place], Iterator[Moved]]
 
 @dataclass(frozen=True)
 class _Attention:
-    """Results of the reference for a case of sdpa, with 0 for what is not finite, and a sink as one key more."""
+    """Results of the reference for a case of sdpa, with 0 for non-finite numbers, and a sink as an additional key."""
 
     raw: Array
     scores: Array
@@ -124,7 +124,7 @@ def _finite(array: Array) -> Array:
 
 
 def scale(x: Place) -> Iterator[Moved]:
-    """Every score before softcap and bias is wrong; what all of a row have in common only moves lse."""
+    """Every score before softcap and bias is wrong; the movement common to a row only moves lse."""
     a = _Attention.of(x)
     moved = a.raw if a.softcap is None else a.raw * (1 - np.tanh(a.raw / a.softcap) ** 2)
     common = np.sum(a.p * moved, axis=3, keepdims=True)
@@ -135,7 +135,7 @@ def scale(x: Place) -> Iterator[Moved]:
 
 
 def score(x: Place) -> Iterator[Moved]:
-    """One score is wrong; of the weights its own moves most."""
+    """One score is wrong; its own weight moves most."""
     a = _Attention.of(x)
     moved = a.p * a.scores
     yield {
@@ -167,7 +167,7 @@ def output(x: Place) -> Iterator[Moved]:
 
 
 def operands(*names: str) -> Quantity:
-    """One element of one of these operands is wrong, for each of the largest."""
+    """One element of one of these operands is wrong: each of the largest in turn."""
 
     def moved(x: Place) -> Iterator[Moved]:
         for name in names:
@@ -194,7 +194,7 @@ def results(x: Place) -> Iterator[Moved]:
 
 _WEIGHT, _GRAD_OUTPUT = operands("w_q", "w_k", "w_v", "w_o"), operands("grad_output")
 
-#: What can be wrong, by operator.
+#: Quantities that can be wrong, by operator.
 QUANTITIES: Mapping[str, Mapping[str, Quantity]] = {
     "sdpa": {"scale": scale, "one score": score, "one weight": weight, "one value": value, "output": output},
     "mha": {"one weight": _WEIGHT, "one bias": operands("b_q", "b_v", "b_o"), "output": results},
@@ -215,13 +215,13 @@ QUANTITIES: Mapping[str, Mapping[str, Quantity]] = {
 
 
 def smallest(x: Place, moved: list[Moved], profile: Profile) -> float:
-    """The smallest relative error that leaves the bound of a result that the case returns; infinity if none up to 1."""
+    """The smallest relative error that leaves the bound of a result of the case; infinity if none up to 1 does."""
     limit, most = x.case.bound(x.dtype, profile), 0.0
     for each in moved:
         for name in each.keys() & set(x.case.results()):
             bound = getattr(limit, name)
             change = np.abs(each[name])
-            if name == "weights":  # that of a sink is not returned
+            if name == "weights":  # a sink's weight is not returned
                 change = change[..., : bound.shape[-1]]
             if change.ndim > bound.ndim:
                 bound = np.expand_dims(bound, 3)
@@ -234,14 +234,14 @@ def smallest(x: Place, moved: list[Moved], profile: Profile) -> float:
 
 
 def _aligned(scores: Array, ratio: Array) -> Array:
-    """An array of scores beside one that has an axis of columns more, or none of keys, or no sink among them."""
+    """Scores aligned with an array that has an additional axis of columns, or no axis of keys, or no sink."""
     if ratio.ndim == scores.ndim:
         return scores[..., : ratio.shape[-1]]
     return scores[..., None] if ratio.ndim > scores.ndim else scores[..., 0]
 
 
 def value_cases(series: Series, dtype: str) -> list[AnyCase]:
-    """The suite's cases of a series and dtype that have a finite result to be wrong."""
+    """The suite's cases of a series and dtype with a finite result that can be wrong."""
     cases = [c for c in cases_of(series) if dtype in c.dtypes and not c.invalid and not c.zeros]
     return [c for c in cases if series.operator == "sdpa" or c.size[0] <= MOST]
 

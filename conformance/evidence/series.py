@@ -1,4 +1,4 @@
-"""The series of random problems, one for each operator and one for decoding, and what is judged on each."""
+"""The series of random problems, one for each operator and one for decoding, and the implementations judged on each."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from attention_conformance.conformance.properties.drawn import (
     random_problem,
 )
 
-#: Where the honest variants are.
+#: Package of the honest variants.
 PACKAGE = __name__.rpartition(".")[0]
 
 
 @dataclass(frozen=True)
 class Series:
-    """Random problems by their index, how many the evidence is asked for, and what is judged on them."""
+    """Random problems by their index, how many the evidence has, and the implementations judged on them."""
 
     name: str
-    #: Operator, on whose cases small errors are looked for.
+    #: Operator whose cases show how small an error is caught.
     operator: str
     problems: int
     problem: Callable[[int], Any]
     implementations: tuple[str, ...]
-    #: Step by implementation: n for every n-th problem; otherwise every one.
+    #: Step by implementation: n for every n-th problem; without a step it gets every problem.
     every: Mapping[str, int] = field(default_factory=dict)
 
     def dtype(self, index: int) -> str:
@@ -38,12 +38,12 @@ class Series:
 
 
 def _names_of(libraries: str, module: str, variants: str) -> tuple[str, ...]:
-    """Names of built-in implementations, and of honest variants in a module beside this one."""
+    """Names of built-in implementations, and of honest variants in a module next to this one."""
     return (*libraries.split(), *(f"{PACKAGE}.{module}:{name}" for name in variants.split()))
 
 
 #: XLA compiles for each shape (about half a second), flex attention traces for each call (a tenth), and opset 23 runs
-#: in the kernel of opset 24; the others get every problem.  What compiles or exports for seconds is left out.
+#: in the kernel of opset 24; the others get every problem.  Those that compile or export for seconds are left out.
 SDPA = Series(
     "sdpa",
     "sdpa",
@@ -122,5 +122,5 @@ MHA_GRAD = Series(
     {"jax-layer-gradients": 60},
 )
 
-#: All of them by name, in the order of the page.
+#: All series by name, in the order of the page.
 SERIES = {each.name: each for each in (SDPA, DECODE, MHA, SUBLAYER, SDPA_GRAD, MHA_GRAD)}

@@ -1,4 +1,4 @@
-"""Honest variants of the forms that serve, by form, and the judging of random problems by each."""
+"""Honest variants of the serving forms, by form, and how they are judged on random problems."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from attention_conformance.impls.numpy.varlen_gradients import varlen_gradients
 def masked_gradients(
     q: Any, k: Any, v: Any, grad_output: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, **o: Any
 ) -> tuple[Any, ...]:
-    """Gradients of one sequence of the whole pack under a block-diagonal mask."""
+    """Gradients of the whole pack as one sequence under a block-diagonal mask."""
     taken = [o.pop(name, None) for name in ("is_causal", "causal_offset", "window")]
     o = {name: value for name, value in o.items() if not name.startswith("max_")}
     if len(cu_seqlens_q) != len(cu_seqlens_k):
@@ -58,7 +58,7 @@ def by_sequence(
 def without_rest(
     q: Any, k: Any, v: Any, grad_output: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, **o: Any
 ) -> tuple[Any, ...]:
-    """Gradients of a pack without what lies behind the last sequence, and zeros behind it."""
+    """Gradients of a pack without the keys behind the last sequence, and zeros for those."""
     used = int(cu_seqlens_k[-1])
     found = varlen_gradients(q, k[:used], v[:used], grad_output, cu_seqlens_q, cu_seqlens_k, **o)
     rest = (np.concatenate([g, np.zeros_like(a[used:])]) for g, a in zip(found[1:], (k, v), strict=True))

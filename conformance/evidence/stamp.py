@@ -1,8 +1,8 @@
-"""Stamp of the evidence: the cases and the bounds that it is of, as numbers, so that evidence of others is noticed.
+"""Stamp of the evidence: its cases and bounds as numbers, so that evidence of other cases or bounds is noticed.
 
-Not the text of the modules, in which a comment may change, but what they compute: the inputs of every case, and the
-bound of every result of a few random problems, as its geometric mean, to which every element counts.  Numbers are
-compared, not their digits, as libraries differ in the last of them.
+The stamp is not of the modules' text, in which a comment may change, but of what they compute: the inputs of every
+case, and the bound of every result of a few random problems, as its geometric mean, to which every element contributes.
+Numbers are compared with a tolerance, as libraries differ in the last digits.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from attention_conformance.conformance.cases.base import AnyCase
 from attention_conformance.conformance.evidence.series import Series
 from attention_conformance.conformance.properties.drawn import dtype_of, once
 
-#: The problems whose bounds are taken.
+#: Number of problems whose bounds are taken.
 PROBLEMS = 24
 
-#: How far a number may be from that of the evidence: far above what another machine's exp and sums make of it, and far
-#: below any term of a bound.  The bounds of float64 are a few dozen units in the last place of the float64 numbers that
-#: they are made of, so that one more or less is a percent of an element; their terms are those of the other dtypes.
+#: Largest relative difference of a bound from the evidence's: far above the effect of another machine's exp and sums,
+#: and far below any term of a bound.  The bounds of float64 are a few dozen units in the last place of the float64
+#: numbers that they are computed from, so that one more or less is a percent of an element; their terms are those of
+#: the other dtypes.
 NEAR = {"float64": 1e-2, "float32": 1e-6, "float16": 1e-6, "bfloat16": 1e-6}
 
-#: How far the number of a case's inputs may be from that of the evidence: more than a last digit of all of them in
-#: float32, and less than a thousandth of one of a million makes of it.
+#: Largest difference of the number of a case's inputs from the evidence's: above the effect of a last digit of all
+#: inputs in float32, and below that of a thousandth in one input of a million.
 SAME = 1e-6
 
-#: What stand for NaN and None, and for the infinities.
+#: Numbers that represent NaN and None, and the infinities.
 _NAN, _PLUS, _MINUS = 7.25, 11.25, -13.25
 
 
@@ -52,23 +53,23 @@ def stamp(series: Series) -> dict[str, Any]:
 
 
 def inputs(case: AnyCase) -> float:
-    """A case's inputs in its first dtype as a number, to which every element of every argument and keyword counts."""
+    """A case's inputs in its first dtype as a number, to which each element of all arguments contributes."""
     made = case.inputs(case.dtypes[0])
-    # All in a row, so that each has a weight of its own, whichever argument it belongs to.
+    # All in one array, so that each element has its own weight, whichever argument it belongs to.
     numbers = np.concatenate([_numbers(*each) for each in sorted({**made.arrays, **made.keywords}.items())])
     weights = np.cos(np.arange(1, numbers.size + 1)) / numbers.size**0.5
     return float(f"{weights @ np.arcsinh(numbers):.9g}")
 
 
 def _numbers(name: str, value: Any) -> np.ndarray:
-    """The name and the shape of an argument, and its elements, as numbers; of a text its checksum."""
+    """The name and the shape of an argument, and its elements, as numbers; a text counts as its checksum."""
     array = np.asarray(zlib.crc32(value.encode()) if isinstance(value, str) else value, np.float64)
     elements = np.nan_to_num(array.ravel(), nan=_NAN, posinf=_PLUS, neginf=_MINUS)
     return np.concatenate([[zlib.crc32(name.encode()), *array.shape], elements])
 
 
 def bound_numbers(series: Series, index: str) -> dict[str, float]:
-    """The mean bound of each result of a problem under each profile; 0 for a result without a finite one."""
+    """The mean bound of each result of a problem under each profile; 0 for a result without a finite bound."""
     dtype = dtype_of(int(index))
     case = once(series.problem(int(index)), dtype)
     found = {}
@@ -82,7 +83,7 @@ def bound_numbers(series: Series, index: str) -> dict[str, float]:
 
 
 def stale(kept: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Changes between two stamps of one series: the cases, and the problems whose bounds are others."""
+    """Changes between two stamps of one series: the cases, and the problems whose bounds differ."""
     one, other = kept["cases"], now["cases"]
     found = [f"case {name}" for name in one.keys() ^ other.keys()]
     found += [f"case {n}" for n in one.keys() & other.keys() if not np.isclose(one[n], other[n], rtol=0, atol=SAME)]

@@ -1,7 +1,7 @@
 """Honest variants: correct attention that uses up what a profile allows, and no more.
 
-The libraries round where they like; these round exactly where their profile says (conformance.bounds.sdpa), add in the
-worst order, or use the coarsest exp that is still called correct.  Each can be plugged in like a user's function:
+Libraries round where they like; these variants round exactly where their profile says (conformance.bounds.sdpa), add in
+the worst order, or use the coarsest exp that still counts as correct.  Each can be plugged in like a user's function:
 ``pytest conformance --impl attention_conformance.conformance.evidence.variants:storage``.
 """
 
@@ -22,7 +22,7 @@ HALVES = ("float16", "bfloat16")
 
 
 class Variant(Attention):
-    """Variant as a plug-in declares itself: its dtypes and the profile of each."""
+    """Variant with the declarations of a plug-in: its dtypes and the profile of each."""
 
     dtypes: tuple[str, ...] = DTYPES
     profiles: Mapping[str, str] = dict.fromkeys(DTYPES, "wide")
@@ -54,7 +54,7 @@ class Storage(Variant):
         return rounded(x, np.exp(rounded(x, s - top)))
 
     def total(self, x: Inputs, powers: Array) -> Array:
-        """The sum is stored, once it is complete."""
+        """The complete sum is stored."""
         return rounded(x, super().total(x, powers))
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
@@ -68,7 +68,7 @@ class Storage(Variant):
 
 
 class Fused(Variant):
-    """Scores and their sum are in float32; the weights are stored before they meet v."""
+    """Scores and their sum are in float32; the weights are stored before the product with v."""
 
     dtypes = HALVES
     profiles = dict.fromkeys(HALVES, "fused")
@@ -79,14 +79,14 @@ class Fused(Variant):
 
 
 class Flash(Tiled, Variant):
-    """Tile after tile; the powers are stored before they meet v, and divided by their unrounded sum at the end."""
+    """Tile after tile; the powers are stored before the product with v, which is divided by their unrounded sum."""
 
     dtypes = HALVES
     profiles = dict.fromkeys(HALVES, "fused")
     tile = 64
 
     def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
-        """Attention as in float32, with the product of stored powers."""
+        """The state as in float32, with the product of stored powers."""
         top, total, output = state
         highest = np.maximum(top, s.max(axis=3, keepdims=True, initial=-np.inf))
         base = np.where(np.isneginf(highest), x.work(0), highest)
@@ -96,7 +96,7 @@ class Flash(Tiled, Variant):
 
 
 class Online(Tiled, Variant):
-    """Tile after tile in the dtype computed in."""
+    """Tile after tile in the working dtype."""
 
     tile = 64
 
@@ -154,7 +154,7 @@ class Coarse(Variant):
 
 
 class Tiles(Tiled, Variant):
-    """Tiles of rows, and within each tiles of keys; rows of one tile know nothing of another's."""
+    """Tiles of rows, and within each tiles of keys; the tiles of rows are independent."""
 
     rows = 64
     tile = 64
@@ -186,7 +186,7 @@ class SplitKeys(Variant):
     part = 128
 
     def mixed(self, x: Inputs, s: Array, allowed: Array, v: Array) -> tuple[Array, Array, Array]:
-        """Output, weights and lse from those of the parts."""
+        """Output, weights and lse, merged from the parts."""
         if s.shape[3] <= self.part:
             return super().mixed(x, s, allowed, v)
         found = []
@@ -205,14 +205,14 @@ class SplitKeys(Variant):
         terms = [np.where(w == 0, x.work(0), w * each[0]) for w, each in zip(share, found, strict=True)]
         output = np.add.reduce(terms)
         weights = np.concatenate([w * each[1] for w, each in zip(share, found, strict=True)], axis=3)
-        if not np.isfinite(v).all():  # what is not finite counts wherever it is allowed, at a weight of 0 too
+        if not np.isfinite(v).all():  # a non-finite value counts wherever it is allowed, even at a weight of 0
             special = np.add.reduce([each[0] for each in found])
             output = np.where(np.isfinite(special), output, special)
         return output, weights, lse[..., 0]
 
 
 class BaseTwo(Variant):
-    """exp2 of scores that log2 e was multiplied into."""
+    """exp2 of scores multiplied by log2 e."""
 
     def powers(self, x: Inputs, s: Array, top: Array) -> Array:
         """exp(s − top) as 2^(s · log2 e − top · log2 e)."""
@@ -220,7 +220,7 @@ class BaseTwo(Variant):
 
 
 class ScaledQuery(Variant):
-    """q is multiplied by the scale, and stored, before it meets k."""
+    """q is multiplied by the scale and stored before the product with k."""
 
     dtypes = HALVES
     profiles = dict.fromkeys(HALVES, "storage")
@@ -232,7 +232,7 @@ class ScaledQuery(Variant):
 
 
 def rounded(x: Inputs | LayerCall, array: Array) -> Array:
-    """The array as it comes back from memory in the storage dtype."""
+    """The array rounded to the storage dtype, and back in the working dtype."""
     return array.astype(x.dtype).astype(x.work)
 
 

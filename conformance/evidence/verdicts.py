@@ -1,8 +1,8 @@
 """Verdicts on random problems: inside the bound, unsupported, excused by the ledger or the dtype's range, or an alarm.
 
 A record excuses a failure of its own kind in the rows that it spoils (conformance.ledger.triggers), and nothing else.
-A row of a layer is spoiled with any of its heads.  A gradient sums over rows, so that one that is spoiled spoils all
-gradients; and gradients by differentiation have the deviations of the function that is differentiated.
+A row of a layer is spoiled if any of its heads is.  A gradient sums over rows, so that one spoiled row spoils all
+gradients; gradients by differentiation have the deviations of the function that is differentiated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.process.pool import Pool
 
 #: Not a record of the ledger: nothing is promised where a score overflows the dtype and the program stores scores, nor
-#: where what every program may store between two operators of a layer does.
+#: where an array overflows that every program may store between two operators of a layer.
 RANGE = "SDPA-26"
 
 #: Ending of the names of implementations that differentiate another one.
@@ -66,7 +66,7 @@ def excuse(target: Target, case: AnyCase, judged: Judged, ledger: Ledger, versio
 
 
 def heads_of(expected: Any) -> Expected:
-    """Heads: what the reference of sdpa says, within what a reference says."""
+    """The heads: the results of the sdpa reference within those of any operator's reference."""
     if isinstance(expected, SublayerExpected):
         return expected.layer.heads
     if isinstance(expected, GradExpected):
@@ -77,14 +77,14 @@ def heads_of(expected: Any) -> Expected:
 
 
 def _rows(expected: Any, rows: np.ndarray) -> np.ndarray:
-    """Rows of heads (B, Hq, Sq) as what can be told apart in the results: themselves, (B, Sq) of a layer, or one."""
+    """Rows of heads (B, Hq, Sq) as the results distinguish them: themselves, (B, Sq) for a layer, or one for all."""
     if isinstance(expected, GradExpected | LayerGradExpected):
         return np.array([rows.any()])
     return np.asarray(rows.any(axis=1) if isinstance(expected, LayerExpected | SublayerExpected) else rows)
 
 
 def _wrong(expected: Any, compared: list[Comparison]) -> np.ndarray:
-    """The rows with an element outside the bound, in the shape of ``_rows``; where a past is returned, all of them."""
+    """The rows with an element outside the bound, in the shape of ``_rows``; all of them if a present is wrong."""
     wrong: np.ndarray = np.zeros_like(_rows(expected, np.zeros(heads_of(expected).lse.shape, bool)))
     form = _form(expected)
     for each in compared:
@@ -103,17 +103,17 @@ def _wrong(expected: Any, compared: list[Comparison]) -> np.ndarray:
 
 
 def _form(expected: Any) -> Form | None:
-    """The form of a layer's results, None of attention."""
+    """The form of a layer's results, None for attention."""
     if isinstance(expected, SublayerExpected):
         return expected.layer.form
     return expected.form if isinstance(expected, LayerExpected) else None
 
 
 def _overflows(expected: Any, heads: Expected, dtype: str, profile: Profile) -> np.ndarray:
-    """SDPA-26: rows, (B, Hq, Sq), with a number beyond the largest of the dtype; all of them for one between operators.
+    """(SDPA-26) Rows (B, Hq, Sq) with a number beyond the dtype's largest; all rows for a number between operators.
 
-    In ``storage`` an allowed score, a gradient of one, or the square of a deviation; in a layer what is handed from one
-    operator to the next.
+    In ``storage`` the number is an allowed score, a gradient of one, or the square of a deviation; in a layer it is
+    handed from one operator to the next.
     """
     beyond = np.zeros(heads.lse.shape, bool)
     largest = bounds.LARGEST[dtype]
@@ -166,7 +166,7 @@ class Kind(StrEnum):
     UNSUPPORTED = "unsupported"
     #: Failed as the ledger says, in the rows that it says.
     KNOWN = "known"
-    #: Left the bound of the profile that it declares, or failed otherwise.
+    #: Left the bound of the declared profile, or failed in another way.
     ALARM = "alarm"
 
 
@@ -186,7 +186,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Jury:
-    """The implementations of a run, their processes, and what is known of them."""
+    """The implementations of a run, their processes, and the ledger of their deviations."""
 
     pool: Pool
     selection: Selection

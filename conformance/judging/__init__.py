@@ -1,1 +1,1 @@
-"""Judging: a case is run on a target, its reply compared with what is expected, and a failure put into words."""
+"""Judging: the reply to a case is compared with what is expected, and a failure put into words."""

@@ -1,6 +1,6 @@
-"""Claims: what implementations may call themselves, in words, and what ``--require`` makes of them.
+"""Claims: the features that implementations may claim, in words, and whether they meet ``--require``.
 
-A few implementations get a sentence each; many get a table.  A feature of which a run left cases out is not claimed.
+A few implementations get a sentence each; many get a table.  A feature is not claimed if the run left out cases of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from attention_conformance.conformance.judging.outcomes import Result
 from attention_conformance.impls.contract import ImplementationError
 from attention_conformance.impls.loading import nearest
 
-#: Columns of a terminal that lines are kept within.
+#: Most columns of a line.
 COLUMNS = 100
 
 #: More implementations than this are shown as a table.
@@ -24,13 +24,13 @@ SENTENCES = 4
 
 HEADERS = ("implementation", "device", "conformant", "not to; in part; unsupported")
 
-#: What ``--require`` says for every feature.
+#: Value of ``--require`` for every feature.
 ALL = "all"
 
 #: Names are not broken across lines.
 _WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
-#: What tabulate puts between two columns, and what it makes a column wider than its header.
+#: Spaces that tabulate puts between two columns, and that it adds to a column's header.
 _BETWEEN = _PADDING = 2
 
 
@@ -45,7 +45,7 @@ def claim_lines(results: Sequence[Result]) -> list[str]:
     Returns
     -------
     list[str]
-        One sentence for each implementation and device, wrapped.
+        One wrapped sentence for each implementation and device, or the lines of a table.
     """
     found = claims(results)
     dtypes: dict[tuple[str, str], dict[str, None]] = {}
@@ -133,7 +133,7 @@ def _short(claim: Claim) -> str:
 
 
 def _table(found: Mapping[tuple[str, str], Sequence[Claim]]) -> str:
-    """A row per implementation and device; the last column is wrapped to what is left of the line."""
+    """A table with a row per implementation and device; the last column is wrapped to the rest of the line."""
     leads = [(name, device, _conformant_count(group)) for (name, device), group in found.items()]
     widths = [max(len(HEADERS[i]) + _PADDING, *(len(row[i]) for row in leads)) for i in range(len(HEADERS) - 1)]
     left = max(COLUMNS - sum(widths) - _BETWEEN * len(widths), len(HEADERS[-1]))
@@ -170,7 +170,7 @@ def required(texts: Iterable[str], option: str = "--require ") -> tuple[str, ...
     Raises
     ------
     ImplementationError
-        For a feature that there is not.
+        For an unknown feature.
     """
     names = [name.strip() for text in texts for name in text.split(",")]
     for name in names:
@@ -180,7 +180,7 @@ def required(texts: Iterable[str], option: str = "--require ") -> tuple[str, ...
 
 
 def shortcomings(names: Sequence[str], results: Iterable[Result], not_installed: Collection[str]) -> list[str]:
-    """One line per requirement that is not met: by an implementation of its operator, or because there is none.
+    """One line per unmet requirement: an implementation of its operator does not meet it, or there is none.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Comparison of a result with the reference, within its bound: the worst element, and where the wrong ones are.
 
-Only compares; the words are made in message.py.
+It only compares; message.py makes the text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Comparison:
     where: tuple[tuple[int, ...], ...] = ()
     #: Which elements are outside the bound, in the result's shape.
     outside: np.ndarray = field(default_factory=lambda: np.zeros(0, bool), repr=False, compare=False)
-    #: The shape of the whole result, where a part of it is compared; ``index`` and ``where`` are then the whole's.
+    #: The shape of the whole result, where a part of it is compared; ``index`` and ``where`` then refer to the whole.
     whole: tuple[int, ...] = ()
 
 
@@ -59,7 +59,7 @@ def compare(name: str, got: np.ndarray, expected: np.ndarray, bound: np.ndarray,
     Comparison
         The worst share, and where the wrong elements are.
     """
-    with np.errstate(invalid="ignore"):  # memory that was never written to may hold signalling NaN
+    with np.errstate(invalid="ignore"):  # uninitialised memory may hold signalling NaN
         got = got.astype(np.float64)
     share = shares(got, expected, bound, dtype)
     outside = ~(share <= 1)
@@ -83,7 +83,7 @@ def compare(name: str, got: np.ndarray, expected: np.ndarray, bound: np.ndarray,
 
 def _where(outside: np.ndarray) -> tuple[tuple[int, ...], ...]:
     """Per axis, the indices that have an element outside."""
-    if not outside.any():  # of most results, so that no time goes into it
+    if not outside.any():  # as in most results: saves time
         return ((),) * outside.ndim
     others = (tuple(a for a in range(outside.ndim) if a != axis) for axis in range(outside.ndim))
     return tuple(tuple(np.flatnonzero(outside.any(axis=rest)).tolist()) for rest in others)

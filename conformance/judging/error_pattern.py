@@ -8,7 +8,7 @@ import numpy as np
 
 from attention_conformance.conformance.spec.sdpa import Expected
 
-#: Distance of an output from a known wrong one below which it is called by its name, against the largest value.
+#: Distance from a known wrong output, relative to the largest value, below which an output gets its name.
 #: Far above any rounding in half precision (2^-8), far below a difference that matters.
 CLOSENESS = 0.02
 
@@ -35,7 +35,7 @@ def error_pattern(got: np.ndarray, expected: Expected, wrong: np.ndarray) -> str
 
 
 def plain(got: np.ndarray, wrong: np.ndarray) -> str:
-    """The same for any result, of any operator: NaN, infinities or zeros, or "".
+    """Error pattern of any result of any operator: NaN, infinities or zeros, or "".
 
     Parameters
     ----------

@@ -1,10 +1,10 @@
-"""Features: what an implementation may call itself, groups of cases with a name, and how many of them it keeps.
+"""Features: named groups of cases that an implementation may claim, and how many of their cases it keeps.
 
-A feature is what a user asks for: causal masks, windows, decoding.  Every case is of exactly one feature, found from
-what the case needs: its keywords, grouped heads, a memory layout, an input that must be refused.  Cases that need two
-features or more are of ``combinations``, so that an implementation without one feature can keep another one in full.
-The denominator is fixed: the feature's cases × the dtypes in which they are asked, less those that cannot be asked
-inside the implementation's envelope.
+A feature is what a user asks for: causal masks, windows, decoding.  Every case belongs to exactly one feature, found
+from what the case needs: its keywords, grouped heads, a memory layout, an input that must be refused.  Cases that need
+two features or more belong to ``combinations``, so that an implementation without one feature can keep another in full.
+The denominator is fixed: the feature's cases × the dtypes in which they are run, less those that cannot be run inside
+the implementation's envelope.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GROUPED, MEMORY, INVALID = "grouped heads", "memory layout", "invalid input"
 
 @dataclass(frozen=True)
 class Feature:
-    """A name, what its cases need, and what they may need besides."""
+    """A name, what its cases need, and what they may need in addition."""
 
     name: str
     needs: frozenset[str] = frozenset()
@@ -46,7 +46,7 @@ class Feature:
     operators: tuple[str, ...] = (SDPA.name,)
 
     def has(self, needs: frozenset[str]) -> bool:
-        """Whether a case of sdpa with these needs is of this feature."""
+        """Whether a case of sdpa with these needs belongs to this feature."""
         return self.needs <= needs <= self.needs | self.along
 
 
@@ -82,7 +82,7 @@ _SDPA = (
     _feature("caches", "kv_lengths causal_offset is_causal"),  # DEC-5
 )
 
-#: The other operators are a feature each.
+#: All features: those of sdpa, and those of the other operators.
 FEATURES = {
     feature.name: feature
     for feature in (
@@ -100,7 +100,7 @@ FEATURES = {
 
 
 def needs(case: AnyCase) -> frozenset[str]:
-    """Needs of a case of sdpa: keywords, and what is no keyword.
+    """Needs of a case of sdpa: its keywords, and needs that are no keywords.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def needs(case: AnyCase) -> frozenset[str]:
 
 @functools.cache
 def feature_of(case: AnyCase) -> str:
-    """The name of the one feature that a case is of.
+    """The name of the one feature that a case belongs to.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def feature_of(case: AnyCase) -> str:
 
 @functools.cache
 def cases_of(feature: str, operator: str) -> tuple[AnyCase, ...]:
-    """The cases of a feature that are of an operator.
+    """The cases of a feature that belong to an operator.
 
     Parameters
     ----------
@@ -168,12 +168,12 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class Claim:
-    """Claim to a feature by the results of one implementation on one device; numbers are of cases × dtypes."""
+    """Claim to a feature by the results of one implementation on one device; numbers count cases × dtypes."""
 
     feature: str
     #: The fixed denominator.
     cases: int
-    #: Passed, or a SHOULD that is not followed, which obliges to nothing.
+    #: Passed, or only a SHOULD is not followed, which is no obligation.
     kept: int
     unsupported: int
     failed: int
@@ -201,7 +201,7 @@ _KEPT = (Outcome.PASSED, Outcome.ADVISORY)
 def claims(results: Iterable[Result]) -> dict[tuple[str, str], list[Claim]]:
     """Per implementation and device, a claim for every feature of its operator, in the order of the features.
 
-    Results alone decide, so that a file of them says the same.  Results of problems that are no case are left out.
+    Only results decide, so a result file gives the same claims.  Results of problems that are no case are left out.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ def _claims(results: list[Result]) -> list[Claim]:
     operator = known[results[0].case].operator
     dtypes = sorted({result.dtype for result in results})
     outcomes: dict[str, Counter[Outcome]] = defaultdict(Counter)
-    at_kernel_sizes: Counter[str] = Counter()  # which of them are asked depends on the envelope
+    at_kernel_sizes: Counter[str] = Counter()  # the envelope decides which of them are run
     for result in {(r.case, r.dtype): r for r in results}.values():
         feature = feature_of(known[result.case])
         outcomes[feature][result.outcome] += 1
@@ -240,7 +240,7 @@ def _claims(results: list[Result]) -> list[Claim]:
             count = outcomes[name]
             kept, unsupported = _conforming(count), count[Outcome.UNSUPPORTED]
             failed = count.total() - kept - unsupported
-            # What refuses every input refuses invalid ones too, which shows nothing.
+            # An implementation that refuses every input refuses invalid ones too, which shows nothing.
             kept = 0 if name == VALIDATION and not _conforming(outcomes[CORE]) else kept
             found.append(Claim(name, cases, kept, unsupported, failed))
     return found

@@ -1,7 +1,7 @@
-"""The judge: what a reply to a case amounts to.  Pure: a reply and what is expected of the case in, a result out.
+"""The judge: makes a result of a reply to a case.  Pure: a reply and the expected results in, a result out.
 
-Runs nothing, and knows neither targets nor the ledger.  Expected results and bounds are those of the case, which its
-store keeps (cases/store.py).
+It runs nothing, and knows neither targets nor the ledger.  Expected results and bounds come from the case, whose store
+keeps them (cases/store.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.operators import WIDE_RESULTS
 from attention_conformance.impls.process.pool import Crashed, OutOfMemory, TimedOut
 
-#: What an exception on a valid input may have been meant to be.
+#: Hint on an exception on a valid input: it may have been meant as a refusal.
 UNSUPPORTED_HINT = (
     "Hint:     raise NotImplementedError (a program: exit with 77) for what the implementation does not have"
 )
@@ -32,7 +32,7 @@ UNSUPPORTED_HINT = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong: in which way, against which clause, in one line and in detail."""
+    """One thing that is wrong: its kind, the broken clause, one line, and details."""
 
     failure: Failure
     broken: str
@@ -42,7 +42,7 @@ class Finding:
 
 
 def judge(reply: Reply, case: AnyCase, blank: Result, *, every_profile: bool = True) -> Result:
-    """The result that a reply amounts to.
+    """The result of a reply.
 
     Parameters
     ----------
@@ -51,9 +51,9 @@ def judge(reply: Reply, case: AnyCase, blank: Result, *, every_profile: bool = T
     case
         The case that it replied to.
     blank
-        Result without an outcome: whose reply it is, and the dtype and the precision profile that decide its bound.
+        Result without an outcome: the implementation, and the dtype and the precision profile that decide its bound.
     every_profile
-        Say which other profiles the reply meets, too; neither the outcome nor the failure depends on it.
+        Whether to list the other profiles that the reply meets; neither the outcome nor the failure depends on it.
 
     Returns
     -------
@@ -86,7 +86,7 @@ def judge(reply: Reply, case: AnyCase, blank: Result, *, every_profile: bool = T
 
 
 def alike(some: Mapping[str, np.ndarray], plain: Mapping[str, np.ndarray], case: AnyCase, blank: Result) -> bool:
-    """Whether results are those of another call of the case, to its bound: equal calls need not have equal bits.
+    """Whether results equal those of another call of the case within its bound: equal calls need not have equal bits.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def alike(some: Mapping[str, np.ndarray], plain: Mapping[str, np.ndarray], case:
     Returns
     -------
     bool
-        False too for another shape; a result without a bound of its shape has to be equal.
+        Also False for another shape; a result without a bound of its shape must be equal.
     """
     bounds = vars(case.bound(blank.dtype, Profile(blank.profile or Profile.WIDE)))
     for name, array in plain.items():
@@ -114,7 +114,7 @@ def alike(some: Mapping[str, np.ndarray], plain: Mapping[str, np.ndarray], case:
 
 
 def raised_exception(reply: Reply, broken: str, *hints: str) -> Finding:
-    """Finding where a valid input raised an exception.
+    """Finding about an exception on a valid input.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def raised_exception(reply: Reply, broken: str, *hints: str) -> Finding:
 
 
 def no_answer(error: Crashed | TimedOut, case: AnyCase) -> Finding:
-    """Finding where a process gave no answer.
+    """Finding about a process that gave no answer.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ _NO_ANSWER = (
 
 
 def changed_state(reply: Reply, case: AnyCase) -> Finding | None:
-    """(SDPA-29) Changed state that a call left in its process, or None: later calls must not depend on it.
+    """(SDPA-29) Finding about process state that a call left changed, or None: later calls must not depend on it.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def wrong_form(reply: Reply, case: AnyCase, expected: Any, dtype: str) -> Findin
 
 
 def dtypes_of(name: str, dtype: str) -> tuple[str, ...]:
-    """The dtypes that a result may have in a case of a dtype; its range is the first's (SDPA-19, SDPA-27, GRAD-36).
+    """The dtypes that a result may have in a case of a dtype; the first gives its range (SDPA-19, SDPA-27, GRAD-36).
 
     Parameters
     ----------
@@ -240,9 +240,9 @@ def dtypes_of(name: str, dtype: str) -> tuple[str, ...]:
 def compare_results(
     reply: Reply, case: AnyCase, expected: Any, blank: Result, every_profile: bool
 ) -> tuple[Result, Finding | None, Sequence[Comparison]]:
-    """Results against what is expected: their form, their values under every profile, and what the call did to them.
+    """Compare results with what is expected: form, values under every profile, modified inputs and unequal repeats.
 
-    The result has the share of the bound and the profiles that are met; what is wrong, if anything is, comes beside it.
+    The result has the share of the bound and the profiles that are met; what is wrong, if anything, comes separately.
 
     Parameters
     ----------
@@ -255,13 +255,13 @@ def compare_results(
     blank
         The result without an outcome.
     every_profile
-        Say which other profiles the reply meets, too.
+        Whether to list the other profiles that the reply meets.
 
     Returns
     -------
     tuple[Result, Finding | None, Sequence[Comparison]]
-        The result with its share, what is wrong, None where nothing is, and each result against its bound under the
-        profile that is declared, none of a wrong form.
+        The result with its share; what is wrong, or None; and the comparison of each result with its bound under the
+        declared profile, empty for a wrong form.
     """
     finding = wrong_form(reply, case, expected, blank.dtype)
     if finding is not None:
@@ -282,7 +282,7 @@ def compare_results(
 
 
 def modified_inputs(reply: Reply, case: AnyCase) -> Finding:
-    """Finding where a call modified its inputs.
+    """Finding about a call that modified its inputs.
 
     Parameters
     ----------
@@ -301,7 +301,7 @@ def modified_inputs(reply: Reply, case: AnyCase) -> Finding:
 
 
 def comparisons(reply: Reply, case: AnyCase, dtype: str, profile: Profile) -> list[Comparison]:
-    """Every result against its bound under a profile.
+    """Comparisons of every result with its bound under a profile.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""Failure messages: clause, worst element, where the wrong elements lie, and how to run just this again.
+"""Failure messages: clause, worst element, where the wrong elements lie, and the command that runs only this again.
 
-Only makes text; nothing is decided here.
+Only text is made here; nothing is decided.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attention_conformance.conformance.spec.clauses import clauses
 
 PLURAL = {"batch": "batches"}
 
-#: Characters of an array that is written out.
+#: Most characters of an array that is written out.
 LISTED_WIDTH = 40
 
 #: Runs of indices that are listed before the list is cut.
@@ -57,7 +57,7 @@ def failure_message(result: Result, case: AnyCase, details: Sequence[str]) -> st
 
 
 def clause_lines(broken: str | None) -> list[str]:
-    """The clause that is broken, in full, on a line; none where it is unknown.
+    """The broken clause in full, on one line; no line if it is unknown.
 
     Parameters
     ----------
@@ -237,7 +237,7 @@ def runs(indices: Sequence[int]) -> str:
 
 
 class FailureText:
-    """Text of a failure as pytest shows it: the whole message once, and its first words in the list of what failed.
+    """Text of a failure as pytest shows it: the whole message once, and its first words in the list of failures.
 
     The message's first line, after its last colon, says what went wrong; its second begins with the clause, if one is
     broken.  Pytest takes the list's text from ``reprcrash.message`` and, where ``CI`` is set or with ``-vv``, prints

@@ -1,4 +1,4 @@
-"""Outcomes: what became of a case, one per implementation, device, dtype and case, as an immutable record."""
+"""Outcomes: the result of a case, one per implementation, device, dtype and case, as an immutable record."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Outcome(StrEnum):
     ADVISORY = "advisory"
     #: The implementation has no such feature, or refused with NotImplementedError.
     UNSUPPORTED = "unsupported"
-    #: Cannot be asked inside the implementation's envelope: no size of it shows what the case is for.
+    #: Cannot be run inside the implementation's envelope: no size in it shows what the case is for.
     NOT_APPLICABLE = "not-applicable"
 
 
-#: The result of calls in a stream (run.streams), by what stands in place of a case's name: a record may be of it.
+#: Name, instead of a case's, of the result of calls in a stream (run.streams); records of the ledger may name it.
 STREAM_ORDER = "stream/order"
 
 #: Outcomes for which the implementation really ran.
@@ -42,11 +42,11 @@ class Failure(StrEnum):
     CRASHED = "crashed"
     TIMEOUT = "timeout"
     MEMORY = "memory"
-    #: A record of the deviation ledger says that this fails, and it passed.
+    #: A record of the deviation ledger says that this fails, and it does not.
     STALE = "stale deviation"
 
 
-#: The ways in words; an exception may also be a result that is no array.
+#: The kinds in words; an exception may also be a result that is no array.
 IN_WORDS = {
     Failure.VALUE: "wrong values",
     Failure.SHAPE: "a result of another shape",
@@ -68,7 +68,7 @@ class Result:
 
     ``share`` is error/bound of the worst element under the declared profile, None where nothing was
     compared, and may exceed 1 (inf for a NaN).  ``meets`` lists the profiles whose bound the results keep.
-    ``run_seconds`` are those of the first call in the worker, ``prepare_seconds`` those of its preparation before it.
+    ``run_seconds`` is the time of the first call in the worker, ``prepare_seconds`` that of the preparation before it.
     """
 
     implementation: str
@@ -91,12 +91,12 @@ class Result:
     share: float | None = None
     run_seconds: float = 0.0
     prepare_seconds: float = 0.0
-    #: What the call did besides and fails nothing, "kind: what" each.
+    #: Side effects of the call, which fail nothing, each as "kind: what".
     side_effects: tuple[str, ...] = ()
     #: B, Hq, Hkv, Sq, Sk, D, Dv of a case that was fitted to an envelope; () for one at its own sizes.
     sizes: tuple[int, ...] = ()
 
     @property
     def of_case(self) -> bool:
-        """Whether it is of a case, and not of what a run asks besides: "stream/order", "fuzz/…"."""
+        """Whether it is the result of a case, not of another check of a run: "stream/order", "fuzz/…"."""
         return "/" not in self.case

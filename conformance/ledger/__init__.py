@@ -1,1 +1,1 @@
-"""The deviation ledger: its records, what is checked of them, and the commands that keep it true."""
+"""The deviation ledger: its records, their checks, and the commands that keep it true."""

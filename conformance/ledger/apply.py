@@ -1,4 +1,4 @@
-"""The ledger applied to a result: a failure that a record expects is a known deviation, and one that is gone fails."""
+"""The ledger applied to a result: a failure that a record expects is a known deviation, and a vanished one fails."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from attention_conformance.conformance.ledger.load import Ledger
 
 
 def apply(ledger: Ledger, result: Result, case: AnyCase, versions: Mapping[str, str]) -> Result:
-    """The result as the record about it says, or as it is where there is none in force for these versions.
+    """The result as the record about it says, or unchanged if no record is in force for these versions.
 
-    One that passes where the record is of what comes and goes stays as it is, and says so; that the deviation is gone
-    many results show together (``ledger stale``).
+    A pass stays a pass, with a note, if the record's deviation is intermittent: only many results together show that it
+    is gone (``ledger stale``).
     """
     deviation = ledger.find(result.implementation, result.device, result.dtype, result.case, versions)
     if deviation is None:

@@ -1,6 +1,6 @@
 """Commands of the ledger: propose, stale, apply, list, issue and page.
 
-A proposal is new records for the failures of a result file, as TOML to read, correct and paste.  It says no more than
+A proposal has new records for the failures of a result file, as TOML to read, correct and paste.  It says no more than
 the file shows: the cases and dtypes that failed in one way, the device that they failed on, and the series of the
 version that was run.
 """
@@ -32,13 +32,13 @@ from attention_conformance.impls.checkout import writable
 from attention_conformance.impls.select import builtin
 from attention_conformance.impls.strict import plain
 
-#: Width of a line of the ledger; a list of cases that is longer has one a line.
+#: Width of a line of the ledger; a longer list of cases has one case per line.
 WIDTH = 120
 
-#: What is said of a wrong value that looks like nothing known.
+#: Description of a wrong value that looks like nothing known.
 OTHER_VALUES = "other values"
 
-#: What ``stale`` prints of the records, worst first; those that hold are counted only.
+#: Standings of the records that ``stale`` prints, worst first; records that hold are only counted.
 REPORTED = (Standing.GONE, Standing.PARTLY_GONE, Standing.NOT_EXERCISED)
 
 _ENDS = "Ends with {}, 2 if a file cannot be used."
@@ -46,7 +46,7 @@ _ENDS = "Ends with {}, 2 if a file cannot be used."
 
 @dataclass(frozen=True)
 class Proposal:
-    """Records for failures that no record speaks of, and why each of the other failures has none."""
+    """Records for failures that no record covers, and why the other failures get none."""
 
     records: tuple[Deviation, ...]
     left: tuple[str, ...]
@@ -116,7 +116,7 @@ def _unfit(result: Result, ledger: Ledger, versions: Mapping[str, str]) -> str |
 
 
 def _instead(result: Result) -> str:
-    """Text on what it does instead, as far as the result shows it."""
+    """Text on what the implementation does instead, as far as the result shows it."""
     if result.failure is Failure.VALUE:
         return result.error_pattern or OTHER_VALUES
     return " ".join(result.reason.split())
@@ -134,7 +134,7 @@ def _package(name: str, versions: Mapping[str, str]) -> tuple[str, str | None]:
 
 
 def _by_dtypes(name: str, results: Sequence[Result]) -> Iterator[tuple[tuple[str, ...], list[str]]]:
-    """The cases of a group by the dtypes in which they fail; () where these are all that they are judged in."""
+    """The cases of a group by the dtypes in which they fail; () where these are all their dtypes."""
     failing: dict[str, list[str]] = defaultdict(list)
     for result in results:
         failing[result.case].append(result.dtype)
@@ -143,14 +143,14 @@ def _by_dtypes(name: str, results: Sequence[Result]) -> Iterator[tuple[tuple[str
         possible = dtypes(name, case)
         groups[() if set(possible) <= set(some) else tuple(d for d in possible if d in some)].append(case)
     for key in [key for key in groups if key and groups.keys() == {(), key}]:
-        if all(set(dtypes(name, case)) <= set(key) for case in groups[()]):  # one record says both
+        if all(set(dtypes(name, case)) <= set(key) for case in groups[()]):  # one record covers both
             groups[key] += groups.pop(())
     for some_dtypes, cases in groups.items():
         yield some_dtypes, sorted(cases)
 
 
 def _id(name: str, clause: str, failure: Failure, taken: Iterable[str]) -> str:
-    """A name that no record has: implementation, clause and failure, and a number if need be."""
+    """A name that no record has: implementation, clause and failure, and a number if needed."""
     short = name.rpartition("/")[2]
     plain = re.sub(r"[^a-z0-9]+", "-", f"{short}-{clause}-{failure.value}".lower()).strip("-")
     found, number = plain, 1
@@ -174,28 +174,28 @@ def _line(key: str, value: str | tuple[str, ...]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A TOML string: as in JSON, but that the delete character is escaped, too."""
+    """A TOML string: as in JSON, with the delete character escaped, too."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def run_ledger(action: str, deviations: list[Path], results: list[Path], record: str = "") -> str | tuple[str, int]:
-    """One of the commands.
+    """Run one of the commands.
 
     Parameters
     ----------
     action
         ``list``, ``issue``, ``propose``, ``stale``, ``apply`` or ``page``.
     deviations
-        Ledgers beside the suite's own.
+        Ledgers in addition to the suite's own.
     results
         Result files of conformance.
     record
-        The id of the record that ``issue`` writes of, or the file that ``apply`` writes.
+        The id of the record that ``issue`` is about, or the file that ``apply`` writes.
 
     Returns
     -------
     str | tuple[str, int]
-        Text to print, where the command may fail with its exit status.
+        Text to print, with an exit status if the command may fail.
 
     Raises
     ------
@@ -217,13 +217,13 @@ def run_ledger(action: str, deviations: list[Path], results: list[Path], record:
 
 
 def _propose(paths: list[Path], ledger: Ledger) -> tuple[str, int]:
-    """New records: 0 if there is nothing to propose or to say, 1 if there is."""
+    """New records, and 0 if there is nothing to propose or report, else 1."""
     proposal = propose(results.read(paths[0]), ledger)
     return proposal.text() or "# every failure is in the ledger", 1 if proposal.records or proposal.left else 0
 
 
 def _stale(paths: list[Path], ledger: Ledger) -> tuple[str, int]:
-    """Records that are out of date: 0 if none is, whether or not it was exercised, and 1 if one is."""
+    """Verdicts on the records, and 1 if a record is out of date, else 0, even if some were not exercised."""
     runs = [results.read(path) for path in paths]
     verdicts = stale(runs, ledger)
     lines = [each.text() for standing in REPORTED for each in verdicts if each.standing is standing]
@@ -238,7 +238,7 @@ def _stale(paths: list[Path], ledger: Ledger) -> tuple[str, int]:
 
 
 def _issue(id_: str, ledger: Ledger) -> str | tuple[str, int]:
-    """The text of an upstream issue; of a record without one the script of its first case."""
+    """The text of an upstream issue; for a record without one, the script of its first case."""
     found = issues.find(id_, ledger)
     if isinstance(found, issues.Issue):
         return issues.write(found)
@@ -247,11 +247,11 @@ def _issue(id_: str, ledger: Ledger) -> str | tuple[str, int]:
 
 
 def _apply(file: Path, output: Path, ledger: Ledger) -> tuple[str, int]:
-    """Write the results as records that were made of them say: 0 if no failure is left, else 1."""
+    """Write the results with a ledger applied, as new records say; 0 if no failure is left, else 1."""
     run = results.read(file)
     applied = list(judged_again(run, ledger))
     failing = {(each.implementation, each.device) for each in applied if each.outcome is Outcome.FAILED}
-    # A run writes these even where they are empty, as no default.
+    # A run writes these even if they are empty; encoding omits defaults.
     always = {name: to_builtins(getattr(run.header, name)) for name in ("versions", "not_installed", "profiles")}
     header = to_builtins(run.header) | always | {"ledgers": [asdict(source) for source in ledger.sources]}
     with results.Writer(output, header) as writer:
@@ -267,19 +267,19 @@ def _apply(file: Path, output: Path, ledger: Ledger) -> tuple[str, int]:
 
 
 def judged_again(run: Run, ledger: Ledger) -> Iterator[Result]:
-    """Results of a run with a ledger applied to them; of what a record changed before the change stays.
+    """Results of a run with a ledger applied to them; results that a record changed before stay changed.
 
     Parameters
     ----------
     run
         Results of conformance, judged without these records.
     ledger
-        Records, those that were proposed for its failures among them.
+        Records, including those proposed for its failures.
 
     Yields
     ------
     Result
-        Each as a run of today would have it.
+        Each result as a run today would have it.
     """
     known = asked_cases()
     for result in run.results:
@@ -289,7 +289,7 @@ def judged_again(run: Run, ledger: Ledger) -> Iterator[Result]:
 
 
 def _list(ledger: Ledger) -> str:
-    """All records, one a row."""
+    """A table of all records, one per row."""
     rows = [
         (
             d.name,

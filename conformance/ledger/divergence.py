@@ -1,4 +1,4 @@
-"""Divergence of the libraries: their answers to the questions on which they disagree, from results alone."""
+"""Divergence of the libraries: their answers to the questions on which they disagree, from results only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attention_conformance.conformance.cases import every_case
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.ledger.questions import DTYPE, QUESTIONS, Question
 
-#: What a failure of a kind does instead; a wrong value is told by what it looks like.
+#: What a failure of a kind does instead; a wrong value is described by what it looks like.
 INSTEAD = {
     Failure.VALUE: "other values",
     Failure.ERROR: "error",
@@ -25,7 +25,7 @@ INSTEAD = {
 UNSUPPORTED = "unsupported"
 NOT_ASKED = ""
 
-#: What the operators are called in a heading.
+#: Names of the operators in headings.
 OPERATORS = {
     "sdpa": "Attention",
     "sdpa_grad": "Gradients of attention",
@@ -48,17 +48,17 @@ class Answers:
 
 
 def answers(results: Iterable[Result], questions: Sequence[Question] = QUESTIONS) -> list[Answers]:
-    """One table for each operator of which anything was asked.
+    """One table for each operator with an answer.
 
-    Questions that nobody was asked are left out, and who was asked none.  An answer that the spec does not give is in
-    bold.
+    Questions that no implementation was asked are left out, and so are implementations that were asked none.  An answer
+    that is not the spec's is in bold.
 
     Parameters
     ----------
     results
-        Results of any implementations, devices and dtypes; those in float32 are read.
+        Results of any implementations, devices and dtypes; only those in float32 are read.
     questions
-        Questions: each is a case, and the answers that are known to it.
+        Questions, each with its case and the spec's answer.
 
     Returns
     -------
@@ -93,21 +93,21 @@ def answer(result: Result | None, question: Question) -> str:
 
 
 def markdown(found: Sequence[Answers], versions: Mapping[str, str], heading: str = "###") -> str:
-    """The tables as Markdown, each under its operator; who answers everything as the spec says is named below it.
+    """The tables as Markdown, each under its operator; below it, the implementations that always answer as the spec.
 
     Parameters
     ----------
     found
         The tables.
     versions
-        Texts for a row of their own, by implementation; without any there is no such row.
+        Texts for a row with versions, by implementation; without any there is no such row.
     heading
         The mark of a heading of this level.
 
     Returns
     -------
     str
-        Lines without an end of line at the end.
+        Lines without a final line break.
     """
     devices = {device for each in found for _, device in each.answers}
     return "\n\n".join(_section(each, versions, heading, len(devices) > 1) for each in found)
@@ -139,7 +139,7 @@ def _name(who: tuple[str, str], devices: bool) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text of a Markdown table's cell, whoever wrote it: no tags, links or images.
+    """Text for a cell of a Markdown table, from any source: no tags, links or images.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Upstream issues: for each cause in the ledger a title, a script of a few lines, and what the documentation promises.
 
-``issues.toml`` holds them.  The text of an issue is written where its script is run, so that what came and the versions
-are those of this machine.  A record that has no issue, as in a ledger of a user's own, is shown by the script of its
+``issues.toml`` holds them.  The text of an issue is written from a run of its script, so that the output and the
+versions are those of this machine.  A record without an issue, as in a user's own ledger, is shown by the script of its
 first case.
 """
 
@@ -32,23 +32,23 @@ TIMEOUT = 300.0
 #: Lines of a script's output that an issue quotes, and characters of one of them.
 QUOTED_LINES, QUOTED_WIDTH = 8, 400
 
-#: Packages whose version belongs in a report beside those that a script imports.
+#: Packages whose version belongs in a report in addition to those that a script imports.
 BESIDE = {"jax": ("jaxlib",), "torch.onnx": ("onnx", "onnxscript")}
 
-#: Lines of standard error that say nothing of the failure.
+#: Beginnings of lines of standard error that say nothing about the failure.
 _NOISE = ("Traceback", "  ", "W1", "\x1b", "--------------------", "For simplicity, JAX", "[")
 
 
 @dataclass(frozen=True)
 class Issue:
-    """One cause, as it is told upstream."""
+    """One cause, as it is reported upstream."""
 
     title: str
     #: The documentation that promises otherwise, and its words.
     link: str
-    #: A file of Python that needs no other: it exits with 0 once it is right.
+    #: A self-contained Python file that exits with 0 once the library is right.
     script: str
-    #: The ledger's records that it explains, by their ids; none where no case asks for it.
+    #: The ledger's records that it explains, by their ids; none where no case tests it.
     records: tuple[str, ...] = ()
     promise: str = ""
     #: What the promise means here, where it does not say so itself: a sentence or two.
@@ -69,14 +69,14 @@ class Seen:
 
     @property
     def came(self) -> str:
-        """Name of the signal that killed it, and its last line."""
+        """The lines that it printed, and the signal that killed it, if any."""
         killed = f"killed by {signal.Signals(-self.status).name}" if self.status < 0 else ""
         return "\n".join(filter(None, (self.said, killed)))
 
 
 @functools.cache
 def issues() -> tuple[Issue, ...]:
-    """All of them, in the order of the file.
+    """All issues, in the order of the file.
 
     Returns
     -------
@@ -86,7 +86,7 @@ def issues() -> tuple[Issue, ...]:
     Raises
     ------
     WrongType
-        For a file whose fields are others.
+        For a file with other fields.
     TOMLDecodeError
         For a file that is no TOML.
     """
@@ -146,7 +146,7 @@ def modules(script: str) -> tuple[str, ...]:
     Returns
     -------
     tuple[str, ...]
-        Names at the top, in the order of the script, each once.
+        Top-level names, in the order of the script, each once.
 
     Raises
     ------
@@ -164,7 +164,7 @@ def modules(script: str) -> tuple[str, ...]:
 
 
 def located(script: str) -> tuple[str, ...]:
-    """Packages of which a script takes files, by ``distribution("NAME")``, without importing them."""
+    """Packages whose files a script uses, by ``distribution("NAME")``, without importing them."""
     calls = [node for node in ast.walk(ast.parse(script)) if isinstance(node, ast.Call)]
     names = [each.args[0] for each in calls if getattr(each.func, "id", "") == "distribution" and each.args]
     return tuple(dict.fromkeys(str(name.value) for name in names if isinstance(name, ast.Constant)))
@@ -184,7 +184,7 @@ def versions(script: str) -> dict[str, str]:
 
 
 def text(issue: Issue, seen: Seen, named: str = "") -> str:
-    """The text to paste: title, script, what came, what is promised, versions (default: those of this process).
+    """The text to paste: title, script, output, promise, versions (default: those of this process).
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ def text(issue: Issue, seen: Seen, named: str = "") -> str:
 
 
 def _kind(link: str) -> str:
-    """Kind of what is quoted: the source where a link is to a file of Python."""
+    """Kind of the quoted page: the source if the link is to a Python file."""
     return "source" if link.endswith(".py") else "documentation"
 
 

@@ -1,7 +1,7 @@
 """The deviation ledger: where a named implementation is known not to follow a clause, as strict expected failures.
 
-A ledger file is read whole or not at all: each way in which a record can be broken is told in one sentence with the
-file and the record.
+A ledger file is read whole or not at all: each kind of broken record is reported in one sentence with the file and the
+record.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from attention_conformance.impls.strict import WrongType, convert
 LEDGER = Path(__file__).parents[1] / "deviations.toml"
 OURS = "conformance/deviations.toml"
 
-#: Failures that a record may have: a stale record is what the ledger is strict about, not what it excuses.
+#: Failures that a record may have: not a stale record, which the ledger reports and does not excuse.
 FAILURES = tuple(failure.value for failure in Failure if failure is not Failure.STALE)
 
-#: Where a plug-in's name is told from a built-in's: ``mykernels.py:attention``.
+#: Mark that distinguishes a plug-in's name from a built-in's: ``mykernels.py:attention``.
 PLUGGED = ":"
 
-#: Texts, of which a file that names any has one at least.
+#: Texts; a file that has the key gives at least one.
 Some = Annotated[tuple[str, ...], Meta(min_length=1)]
 
 
@@ -78,9 +78,9 @@ class Deviation:
     devices: Some = ()
     #: The processors on which it shows, by their vector instructions (``versions.PROCESSORS``); none for all.
     processors: Some = ()
-    #: Words of the exception, for the failure "error", by which another one of the same call is told from it.
+    #: Words of the exception, for the failure "error", that distinguish it from others of the same call.
     says: str = ""
-    #: For what comes and goes: in how many results of its cases it showed, "11 of 40"; "" where it always does.
+    #: For an intermittent deviation: in how many results of its cases it showed, "11 of 40"; "" if it always does.
     seen: str = ""
     #: The file of the ledger, as it was named.
     file: str = OURS
@@ -101,7 +101,7 @@ class Deviation:
         Returns
         -------
         bool
-            Whether one of the record's names or globs is this.
+            Whether one of the record's names or globs matches it.
         """
         return any(fnmatch(implementation, pattern) for pattern in self.implementations)
 
@@ -120,7 +120,7 @@ class Deviation:
         Returns
         -------
         bool
-            Whether it is, by names alone.
+            Whether it does, by names only.
         """
         return (
             self.speaks_of(implementation)
@@ -129,7 +129,7 @@ class Deviation:
         )
 
     def covers(self, implementation: str, device: str, dtype: str, case: str) -> bool:
-        """Whether it speaks of a case of them, too.
+        """Whether the record speaks of this implementation, device, dtype and case, in any version.
 
         Parameters
         ----------
@@ -145,13 +145,13 @@ class Deviation:
         Returns
         -------
         bool
-            Whether it does, by names alone.
+            Whether it does, by names only.
         """
         named = any(fnmatch(case, pattern) for pattern in self.cases)
         return named and self.concerns(implementation, device, dtype)
 
     def shown_by(self, result: Result) -> bool:
-        """Whether a failure is the one that the record is of: of its kind, and in its words where it has some.
+        """Whether a failure is the recorded one: of its kind, and with its words, if the record has any.
 
         Parameters
         ----------
@@ -167,22 +167,22 @@ class Deviation:
 
     @property
     def enough(self) -> int:
-        """Results that have to pass to show that it is gone: one, or so many that it hides in all once in 100 times."""
+        """Passes that show that it is gone: one, or enough that an intermittent one passes all once in 100 times."""
         if not self.seen:
             return 1
         shown, of = map(int, self.seen.split(" of "))
         return math.ceil(math.log(0.01) / math.log1p(-shown / of))
 
     def in_force(self, versions: Mapping[str, str]) -> bool:
-        """Whether the installed version of the package, and the processor, are among those the record speaks of.
+        """Whether the installed version of the package, and the processor, are among those the record names.
 
-        ``versions`` has the processor where ``Ledger.installed`` has put it; a run that does not name its own counts
-        as one of a processor that the record speaks of.
+        ``versions`` has the processor if ``Ledger.installed`` has put it there; a run that does not name its processor
+        counts as run on one that the record names.
 
         Parameters
         ----------
         versions
-            Installed ones, by package.
+            Installed versions, by package.
 
         Returns
         -------
@@ -193,7 +193,7 @@ class Deviation:
         return known and self.of_processor(versions)
 
     def of_processor(self, versions: Mapping[str, str]) -> bool:
-        """Whether the processor of a run is one of those that the record speaks of."""
+        """Whether the processor of a run is one of those that the record names."""
         return not self.processors or versions.get(PROCESSOR, self.processors[0]) in self.processors
 
 
@@ -229,7 +229,7 @@ class Ledger:
         case
             Name of a case.
         versions
-            Installed ones, by package.
+            Installed versions, by package.
 
         Returns
         -------
@@ -253,13 +253,13 @@ class Ledger:
 
     @functools.cached_property
     def _concerning(self) -> dict[tuple[str, str, str], tuple[Deviation, ...]]:
-        """The records about an implementation, device and dtype: every case of them asks."""
+        """Cache of the records about an implementation, device and dtype, which every case looks up."""
         return {}
 
     def installed(self, implementations: Iterable[str]) -> dict[str, str]:
         """Versions of the installed packages that records about these implementations name.
 
-        Where a record is of some processors alone, the processor's vector instructions are among them.
+        If a record names processors, the processor's vector instructions are among them.
 
         Parameters
         ----------
@@ -378,14 +378,14 @@ def _refuse_unknown(place: str, what: str, given: Iterable[str], known: Iterable
 
 
 def matching(names: Iterable[str], pattern: str) -> list[str]:
-    """The names that a glob meets; a text without wildcards is looked up."""
+    """The names that a glob matches; a text without wildcards is looked up."""
     if not set("*?[") & set(pattern):
         return [pattern] if pattern in names else []
     return meeting(names, pattern)
 
 
 def cases_meeting(pattern: str) -> list[str]:
-    """The names of cases that a glob meets, of those that a run asks; without wildcards also of any other."""
+    """The names of a run's cases that a glob matches; without wildcards, the name of any case."""
     if pattern == STREAM_ORDER:
         return [pattern]
     if set("*?[") & set(pattern):
@@ -403,14 +403,14 @@ def _patterns(place: str, what: str, given: Iterable[str], known: Iterable[str])
 
 
 def _known_names() -> tuple[str, ...]:
-    """The implementations that a record may name, besides plug-ins: built-in ones and those of installed packages."""
+    """The implementations that a record may name, except plug-ins: built-in ones and those of installed packages."""
     return (*builtin(), *(entry.name for entry in metadata.entry_points(group=ENTRY_POINTS)))
 
 
 def check_records(deviations: Sequence[Deviation], others: Iterable[str] = ()) -> None:
-    """Check all records together: an id names one of them, each can be met, and a case has one in any version.
+    """Check all records together: ids are unique, each record can apply, and no case has two in the same version.
 
-    ``others`` are names of implementations that globs may meet besides the known ones.  Raises LedgerError.
+    ``others`` are names of further implementations that globs may match.  Raises LedgerError.
     """
     seen: dict[str, Deviation] = {}
     for each in deviations:
@@ -435,12 +435,12 @@ def check_records(deviations: Sequence[Deviation], others: Iterable[str] = ()) -
 
 
 def _can_be_met(record: Deviation, name: str, case: str) -> bool:
-    """Whether an implementation is judged on a case in a dtype of a record; of one that is not built in it may be."""
+    """Whether an implementation is judged on a case in a dtype of a record; one that is not built in may be."""
     return name not in builtin() or any(not record.dtypes or d in record.dtypes for d in dtypes(name, case))
 
 
 def _refuse_overlap(one: Deviation, other: Deviation, name: str, case: str) -> None:
-    """Two records that name one case have no dtype, device, processor or version in common."""
+    """Refuse two records of one case that have a dtype, device, processor and version in common."""
     possible = dtypes(name, case)
     shared = [d for d in possible if d in (one.dtypes or possible) and d in (other.dtypes or possible)]
     devices = [d for d in DEVICES if d in (one.devices or DEVICES) and d in (other.devices or DEVICES)]
@@ -452,7 +452,7 @@ def _refuse_overlap(one: Deviation, other: Deviation, name: str, case: str) -> N
 
 
 def dtypes(implementation: str, case: str) -> tuple[str, ...]:
-    """The dtypes in which an implementation is judged on a case; none if they are of two operators."""
+    """The dtypes in which an implementation is judged on a case; none if their operators differ."""
     known = builtin().get(implementation)
     if case == STREAM_ORDER:
         return known.dtypes if known else tuple(DTYPES)

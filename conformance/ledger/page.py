@@ -22,12 +22,12 @@ from attention_conformance.impls.select import builtin
 PAGE = Path(__file__).parents[1] / "DEVIATIONS.md"
 TAIL = Path(__file__).with_name("page.md")
 PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "conformance.jsonl.zst"
-#: The same of a machine with a GPU, whose records are about the device alone.
+#: The same for a machine with a GPU, with results on the GPU only.
 PUBLISHED_GPU = PUBLISHED.parent / "h200" / PUBLISHED.name
-#: And of kernels of packages there.
+#: And for kernels of packages on that machine.
 PUBLISHED_KERNELS = PUBLISHED_GPU.with_name("kernels.jsonl.zst")
 
-#: Characters of a line of cases.
+#: Width of a line of the page.
 WIDTH = 120
 
 _HEAD = """\
@@ -45,7 +45,7 @@ and names it.
 
 
 def render(ledger: Ledger, runs: Sequence[Run], plugged: Sequence[Run] = ()) -> str:
-    """The page, of the published runs: on the CPU, and on a GPU; ``plugged`` ones show records, and answer nothing."""
+    """The page from the published runs, on the CPU and on a GPU; ``plugged`` runs show records but answer nothing."""
     verdicts = {each.record.id: each for each in stale([*runs, *plugged], ledger)}
     parts = [
         _HEAD.rstrip(),
@@ -64,7 +64,7 @@ def render(ledger: Ledger, runs: Sequence[Run], plugged: Sequence[Run] = ()) -> 
 
 
 def _unasked() -> str:
-    """Known deviations that no case asks for."""
+    """Known deviations that no case tests."""
     lines = [
         f"- `attention-conformance ledger issue {each.name}`: {each.title}." for each in issues() if not each.records
     ]
@@ -93,10 +93,10 @@ def _answers(run: Run) -> tuple[str, ...]:
 
 
 def _versions(name: str, versions: Mapping[str, str]) -> str:
-    """The versions of what an implementation needs, one a line, without local parts such as +cpu."""
+    """The versions of what an implementation needs, one per line, without local parts such as +cpu."""
     known = builtin().get(name)
     needed = [package for package in known.requires if package in versions] if known else []
-    if len(needed) > 1 and "ml_dtypes" in needed:  # it has the dtype bfloat16 for NumPy, and computes nothing
+    if len(needed) > 1 and "ml_dtypes" in needed:  # it only gives NumPy the dtype bfloat16
         needed.remove("ml_dtypes")
     return "<br>".join(f"{package} {escaped(versions[package].partition('+')[0])}" for package in needed)
 
@@ -141,7 +141,7 @@ def _code(text: str) -> str:
 
 
 def _filled(text: str, indent: str = "") -> str:
-    """Lines of full width; code is not broken."""
+    """The text wrapped to full width; code is not broken."""
     glued = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)
     filled = textwrap.fill(glued, WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
     return filled.replace("\0", " ")
@@ -164,7 +164,7 @@ def script_command(record: Deviation) -> str:
 def example(record: Deviation) -> tuple[str, str, str, str]:
     """An implementation, device, dtype and case of a record, whatever is installed.
 
-    Not an export if there is another, as exports take seconds, and in the dtype of the questions if it can be.
+    It is not an export if there is another, as exports take seconds, and has the dtype of the questions if possible.
     Raises LedgerError for a record whose implementations are judged on none of its cases in its dtypes.
     """
     implementations = [name for pattern in record.implementations for name in matching(builtin(), pattern) or [pattern]]

@@ -17,7 +17,7 @@ class Question:
 
     text: str
     case: str
-    #: What a result that passes does.
+    #: The answer of a result that passes.
     right: str
 
 

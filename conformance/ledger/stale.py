@@ -1,7 +1,7 @@
 """Stale records: those that result files show to be gone, in whole or in part, and those that they do not exercise.
 
-Nothing is taken from what a run said of the ledger: each result that a record covers shows the failure that it
-records, or shows that this is gone, whatever ledger was in force when the file was written.
+What a run said about the ledger is ignored: each result that a record covers shows the recorded failure, or shows that
+it is gone, whatever ledger was in force when the file was written.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from attention_conformance.conformance.results import Run
 
 
 class Standing(StrEnum):
-    """Standing of a record by result files."""
+    """Standing of a record, as result files show it."""
 
     HOLDS = "holds"
     GONE = "gone"
@@ -27,7 +27,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict on a record by result files, and in words what is to be done, or why it was not exercised."""
+    """Verdict on a record from result files, with notes on what to do or why it was not exercised."""
 
     record: Deviation
     standing: Standing
@@ -40,12 +40,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class _Shown:
-    """A result that a record covers, with the version that it is of."""
+    """A result that a record covers, with the package version that was run."""
 
     result: Result
     version: str
     holds: bool
-    #: Its outcome in words, for where it does not hold.
+    #: The outcome in words, used if the record does not hold.
     became: str
 
 
@@ -78,16 +78,16 @@ def _verdict(record: Deviation, runs: Sequence[Run]) -> Verdict:
 
 
 def _covered(record: Deviation, run: Run) -> list[Result]:
-    """The results that a record covers; its globs are tried on each implementation once, as results are thousands."""
+    """The results that a record covers; globs are tried once per implementation, as there are thousands of results."""
     of = {name for name in {result.implementation for result in run.results} if record.speaks_of(name)}
     mine = (result for result in run.results if result.implementation in of)
     return [each for each in mine if record.covers(each.implementation, each.device, each.dtype, each.case)]
 
 
 def _holds(result: Result, record: Deviation) -> bool:
-    """Whether a result fails as the record says, with a ledger or without.
+    """Whether a result fails as the record says, whether or not a ledger was applied.
 
-    A known deviation has the ledger's words in the place of the exception's, which were looked at when it became one.
+    A known deviation has the ledger's words instead of the exception's, which were compared when it became one.
     """
     if result.outcome is Outcome.KNOWN_DEVIATION:
         return result.failure is record.failure
@@ -95,7 +95,7 @@ def _holds(result: Result, record: Deviation) -> bool:
 
 
 def _narrow(gone: Sequence[_Shown], holding: Sequence[_Shown]) -> Iterable[str]:
-    """Implementations and cases to take out of a record, as they no longer show it, and then what is left."""
+    """Implementations, then cases, to remove from a record as they no longer show it, and then single results."""
     for name in sorted({g.result.implementation for g in gone} - {h.result.implementation for h in holding}):
         which = [g for g in gone if g.result.implementation == name]
         gone = [g for g in gone if g not in which]
@@ -120,14 +120,14 @@ def _instead(gone: Sequence[_Shown]) -> str:
 def _became(result: Result, record: Deviation) -> str:
     if result.outcome is not Outcome.FAILED or result.failure is None:
         return result.outcome.value
-    if result.failure is Failure.STALE:  # with what became of the case in brackets
+    if result.failure is Failure.STALE:  # with the case's outcome in brackets
         return result.reason.partition("(")[2].partition(")")[0] or Outcome.PASSED.value
     words = f" that does not say {record.says!r}" if result.failure is record.failure else ""
     return f"fails by {result.failure.value}{words}"
 
 
 def _why_not(record: Deviation, run: Run) -> str:
-    """Reason why a file does not exercise a record: the first thing that is lacking."""
+    """Reason why a file does not exercise a record: the first thing that is missing."""
     versions = run.header.versions
     named = [result for result in run.results if record.speaks_of(result.implementation)]
     missing = [name for name in run.header.not_installed if record.speaks_of(name)]

@@ -1,6 +1,6 @@
-"""Triggers of known deviations: which records inputs that are no fixed cases trigger, and the rows that they spoil.
+"""Triggers of known deviations: the records that inputs other than fixed cases trigger, and the rows that they spoil.
 
-The ledger names fixed cases.  Here each record that random inputs can meet has a predicate: the query rows that the
+The ledger names fixed cases.  Here each record that random inputs can trigger has a predicate: the query rows that the
 library is known to get wrong.  A record excuses a failure of its own kind, in those rows, and nothing else.
 """
 
@@ -18,17 +18,17 @@ from attention_conformance.conformance.spec.inputs import Inputs
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.conformance.spec.varlen import PackedExpected
 
-#: The rows that a deviation spoils, boolean (B, Hq, Sq), of a pack (Hq, Tq); True alone stands for all of them.
+#: The rows that a deviation spoils: boolean (B, Hq, Sq), for a pack (Hq, Tq), or simply True for all rows.
 Spoils = Callable[[Inputs, Expected], np.ndarray | bool]
 
-#: What ONNX Runtime's MultiHeadAttention adds to masked scores (mask_filter_value), and by how much a score has to be
-#: below another for exp to underflow in float32.
+#: The number that ONNX Runtime's MultiHeadAttention adds to masked scores (mask_filter_value), and how far below
+#: another a score must be for exp to underflow in float32.
 MASK_FILL, EXP_RANGE = -10_000.0, 104.0
 
 
 @dataclass(frozen=True)
 class Triggered:
-    """A record that an input triggers, and the rows that it may spoil, (B, Hq, Sq), of a pack (Hq, Tq)."""
+    """A record that an input triggers, and the rows that it may spoil, (B, Hq, Sq), or (Hq, Tq) for a pack."""
 
     deviation: Deviation
     rows: np.ndarray
@@ -37,7 +37,7 @@ class Triggered:
 def records(
     implementation: str, device: str, dtype: str, ledger: Ledger, versions: Mapping[str, str]
 ) -> tuple[Deviation, ...]:
-    """The records in force of one implementation, device and dtype that random inputs can meet.
+    """The records in force for one implementation, device and dtype that random inputs can trigger.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def records(
     ledger
         The records.
     versions
-        Versions of packages, by which a record is in force.
+        Versions of packages, which decide whether a record is in force.
 
     Returns
     -------
@@ -75,7 +75,7 @@ def triggered(chosen: Iterable[Deviation], inputs: Any, expected: Any) -> tuple[
     Returns
     -------
     tuple[Triggered, ...]
-        Records that are met, each with the rows of the output that it spoils.
+        Records that are triggered, each with the rows of the output that it spoils.
     """
     found = []
     for record in chosen:
@@ -86,13 +86,13 @@ def triggered(chosen: Iterable[Deviation], inputs: Any, expected: Any) -> tuple[
 
 
 def rows_of(expected: Any) -> tuple[int, ...]:
-    """(B, Hq, Sq) of what the reference of sdpa, of merge or of latent says, (Hq, Tq) of what that of varlen says."""
+    """Shape of the rows: (B, Hq, Sq) for the reference's results of sdpa, merge or latent, (Hq, Tq) for varlen."""
     shape: tuple[int, ...] = expected.allowed.shape[:3] if isinstance(expected, Expected) else expected.lse.shape
     return shape
 
 
 def of_result(rows: np.ndarray, axes: Sequence[str]) -> np.ndarray:
-    """Rows as a result has them, to be broadcast to it: its axes are named, and those of rows are among them."""
+    """Rows with the axes of a result, to be broadcast to it; the named axes of the result include those of rows."""
     own = ("batch", "head", "row")[-rows.ndim :]
     order = [own.index(name) for name in axes if name in own]
     return np.expand_dims(rows.transpose(order), [at for at, name in enumerate(axes) if name not in own])
@@ -114,12 +114,12 @@ def _packed_row_without_key(x: Any, expected: Any) -> np.ndarray | bool:
 
 
 def _pack_without_key(x: Any, expected: Any) -> bool:
-    """A pack of which no sequence has a key, nor anything behind the last."""
+    """A pack in which no sequence has a key, and nothing lies behind the last."""
     return isinstance(expected, PackedExpected) and len(x.k) == 0
 
 
 def _sequences_without_keys(x: Any, expected: Any) -> bool:
-    """A pack of which no sequence has a key, whatever lies behind the last."""
+    """A pack in which no sequence has a key, whatever lies behind the last."""
     return isinstance(expected, PackedExpected) and int(x.cu_seqlens_k[-1]) == 0
 
 
@@ -137,7 +137,7 @@ def _fully_masked_row(x: Inputs, expected: Expected) -> np.ndarray:
 
 
 def _within_fill(x: Inputs, expected: Expected) -> np.ndarray:
-    """Rows where −10000, added to the score of a masked key, does not take its weight away; or that have no key."""
+    """Rows without a key, or where −10000, added to a masked key's score, does not remove its weight."""
     masked = np.where(expected.allowed, -np.inf, expected.raw) + MASK_FILL
     top = expected.scores.max(axis=3, keepdims=True, initial=-np.inf)  # −inf in a fully masked row
     return (masked > top - EXP_RANGE).any(axis=3)
@@ -153,7 +153,7 @@ def _row_of_minus_inf(x: Inputs, expected: Expected) -> np.ndarray | bool:
 
 
 def _causal_row_of_minus_inf(x: Inputs, expected: Expected) -> np.ndarray | bool:
-    """The same with is_causal."""
+    """Fully masked rows where a bias of −inf takes part, with is_causal."""
     return bool(x.keywords.get("is_causal")) and _row_of_minus_inf(x, expected)
 
 
@@ -166,7 +166,7 @@ def _no_keys(x: Inputs, expected: Expected) -> bool:
 
 
 def _scale(test: Callable[[float], bool]) -> Spoils:
-    """A scale is given, and it is so."""
+    """A scale is given, and ``test`` of it holds."""
     return lambda x, expected: x.keywords.get("scale") is not None and test(x.keywords["scale"])
 
 
@@ -225,7 +225,7 @@ def _length_zero(x: Inputs, expected: Expected) -> bool:
 
 
 def _vectors(x: Inputs, expected: Expected) -> bool:
-    """One batch, one key head, and two of the rows of the group, the keys and the width are 1."""
+    """One batch, one key head, and two of three are 1: the rows of the group, the keys, the width."""
     _, heads, rows, width = x.q.shape
     sizes = (heads * rows, x.k.shape[2], width)
     return x.k.shape[:2] == (1, 1) and sum(size == 1 for size in sizes) > 1
@@ -246,7 +246,7 @@ def _no_bias(x: Inputs, expected: Expected) -> bool:
 
 
 def _padded(x: Inputs, expected: Expected) -> bool:
-    """Keys that are padded for all of several rows, by their number or by a mask with one row, and nothing beside."""
+    """Several rows with padded keys, by kv_lengths or a mask with one row; not causal, no weights, no bias."""
     given, mask = x.keywords, x.keywords.get("mask")
     one = mask is not None and mask.ndim > 1 and mask.shape[-2] == 1
     beside = given.get("is_causal") or given.get("return_weights") or given.get("bias") is not None
@@ -259,7 +259,7 @@ def _one_query(x: Inputs, expected: Expected) -> bool:
 
 
 def _causal_offset(x: Inputs, expected: Expected) -> bool:
-    """is_causal with an offset other than 0, which a past is too."""
+    """is_causal with an offset other than 0; a past counts as one."""
     offset = x.keywords.get("causal_offset", 0)
     return bool(x.keywords.get("is_causal")) and ("past_key" in x.keywords or bool(np.any(offset)))
 
@@ -277,7 +277,7 @@ def _table(predicate: Spoils, ids: str) -> dict[str, Spoils]:
     return dict.fromkeys(ids.split(), predicate)
 
 
-#: The rows that each record of the ledger spoils, by its id, for the records that random inputs can meet.
+#: The rows that each record of the ledger spoils, by its id, for the records that random inputs can trigger.
 SPOILS: dict[str, Spoils] = {
     "torch-context-parallel-no-key": _first_part_empty,
     "torch-context-parallel-first-part-empty": _first_part_empty,
@@ -328,7 +328,7 @@ SPOILS: dict[str, Spoils] = {
     "ort-attention-past-one-query": _one_query,
     "ort-attention-past-only": _no_new_key,
     "export-causal-lower-right": _causal_offset,
-    # Of layers: ``expected`` is what the reference says of their heads.
+    # Layers: ``expected`` is the reference's result for their heads.
     "torch-mha-fast-empty-row": _fully_masked_row,
     "torch-mha-slow-empty-row": _fully_masked_row_of_weights,
     "export-mha-padding": _padded,

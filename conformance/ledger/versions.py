@@ -1,4 +1,4 @@
-"""Versions and ranges of them (PEP 440), and the processor: what decides whether a record of the ledger is in force."""
+"""Versions, version ranges (PEP 440) and the processor, which decide whether a record of the ledger is in force."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-#: Under this name the processor stands among the versions of a run.
+#: Name of the processor among the versions of a run.
 PROCESSOR = "processor"
 
 #: The vector instructions that compilers generate different code for, widest first, with NumPy's name of each.
@@ -30,10 +30,10 @@ BEYOND = 999_999
 
 
 def counted_version(version: str) -> Version | None:
-    """The version that an installed one counts as; None for a text that is no version.
+    """The version that an installed version counts as; None for a text that is no version.
 
     A local part such as +cpu does not count, and a pre-release or nightly build counts as the release that it leads
-    to: what is known of 2.14 is known of 2.14.0.dev20261101+cu130.  A post-release stays one.
+    to: what is known of 2.14 holds for 2.14.0.dev20261101+cu130.  A post-release stays one.
     """
     try:
         found = Version(version)
@@ -44,13 +44,13 @@ def counted_version(version: str) -> Version | None:
 
 
 def in_range(versions: str, version: str) -> bool:
-    """Whether a range holds an installed version; an empty one holds every version."""
+    """Whether a range contains an installed version; an empty range contains every version."""
     found = counted_version(version)
     return found is not None and SpecifierSet(versions).contains(found, prereleases=True)
 
 
 def common_version(*ranges: str) -> str | None:
-    """A version that all ranges hold, None if there is none.
+    """A version that all ranges contain, None if there is none.
 
     The ends of the ranges cut the versions into intervals; one version of each interval, and each end, is tried.
     """

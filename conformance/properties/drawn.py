@@ -1,8 +1,8 @@
 """Random problems of sdpa, decoding and sdpa_grad: every option drawn independently, the same for the same index.
 
-Shapes are log-uniform, so that short and long, narrow and wide are equally frequent.  What is limited is the work of
-one problem, and then by fewer rows, heads and batches: the lengths of the two sums, D and Sk, are what the bound is
-about, and are never cut.
+Shapes are log-uniform, so that short and long, narrow and wide are equally frequent.  The work of one problem is
+limited by cutting rows, heads and batches: the lengths of the two sums, D and Sk, are what the bound is about, and are
+never cut.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from attention_conformance.conformance.cases.store import RANDOM
 from attention_conformance.conformance.properties.problem import Axes, Problem, RandomBias, RandomMask
 from attention_conformance.conformance.spec.inputs import GradientInputs
 
-#: Seeds everything; the evidence of another seed is other problems.
+#: The seed of everything; another seed gives evidence from other problems.
 SEED = 25
 
-#: Set the numbers of a problem apart from those of problems of sdpa with the same index.
+#: Part of the seed, so that these problems differ from those of sdpa with the same index.
 DECODING, GRADIENTS = 2, 3
 
 #: Largest width of a head, keys, query rows, batches, key heads, and query heads per key head.
@@ -34,10 +34,10 @@ WIDTH, KEYS, ROWS, BATCHES, HEADS, GROUP = 256, 4096, 8, 2, 2, 3
 #: B · Hq · Sq · Sk · (D + Dv) of one problem, at most: one row of the largest lengths and widths.
 WORK = 2**21
 
-#: Dtypes and how many of a hundred problems have each.
+#: Dtypes, and the percentage of problems in each.
 DTYPES = {"float32": 40, "bfloat16": 25, "float16": 25, "float64": 10}
 
-#: Problems of a hundred that have each option.
+#: Percentage of problems that have each option.
 CHANCE = {
     "mask": 25,
     "bias": 25,
@@ -78,7 +78,7 @@ class Limits:
     work: int = WORK
 
 
-#: Decoding is of few rows over many keys; a backward pass has as many sums over rows as over keys.
+#: Decoding has few rows and many keys; a backward pass has as many sums over rows as over keys.
 DECODED, DIFFERENTIATED = Limits(keys=1024, work=2**20), Limits(keys=512, rows=64, work=2**19)
 
 
@@ -88,12 +88,12 @@ def random_problem(index: int) -> Problem:
 
 
 def drawn_problem(rng: Rng, name: str, limits: Limits) -> Problem:
-    """A problem of this name, every option of it drawn."""
+    """A problem of this name, with every option drawn."""
     return problem_of(rng, name, _shape(rng, limits))
 
 
 def problem_of(rng: Rng, name: str, shape: Shape) -> Problem:
-    """A problem of this name and shape, every option of it drawn."""
+    """A problem of this name and shape, with every option drawn."""
     is_causal = happens(rng, "is_causal")
     window = (_side(rng, shape), _side(rng, shape)) if happens(rng, "window") else None
     shifted = (is_causal or window is not None) and happens(rng, "causal_offset")
@@ -119,7 +119,7 @@ def problem_of(rng: Rng, name: str, shape: Shape) -> Problem:
 
 @dataclass(frozen=True)
 class DecodeProblem:
-    """A problem of sdpa of whose keys the first ``past`` are past ones; ``sinks`` is the spread of its sinks."""
+    """A problem of sdpa whose first ``past`` keys are past ones; ``sinks`` is the spread of its sinks."""
 
     of_sdpa: Problem
     past: int
@@ -144,7 +144,7 @@ def decode_problem(index: int) -> DecodeProblem:
 
 
 def with_past(rng: Rng, problem: Problem) -> DecodeProblem:
-    """A problem of which some keys are past ones, and sinks of it, drawn."""
+    """The problem with a drawn number of past keys, and drawn sinks."""
     sinks = log_uniform(rng, *SINKS) if happens(rng, "sinks") else None
     keys, rows = problem.shape.sk, problem.shape.sq
     past = keys - rows if keys >= rows and happens(rng, "all new") else int(rng.integers(keys + 1))
@@ -178,7 +178,7 @@ class GradientProblem:
 
 
 def sized(drawn: np.ndarray, size: float, ones: bool) -> np.ndarray:
-    """A gradient of the output: what was drawn, or ones, times a size."""
+    """A gradient of the output: the drawn one, or ones, times a size."""
     array: Any = np.ones(drawn.shape) if ones else drawn.astype(np.float64)
     return (size * array).astype(drawn.dtype)
 
@@ -243,7 +243,7 @@ def _side(rng: Rng, s: Shape) -> int | None:
 
 
 def scaled(rng: Rng, width: int) -> float:
-    """0 every eighth time, else a multiple of the default of either sign."""
+    """A scale: 0 every eighth time, else a multiple of the default, of either sign."""
     if rng.random() < 1 / 8:
         return 0.0
     return signed(rng, log_uniform(rng, *SCALE)) / math.sqrt(width)
@@ -266,7 +266,7 @@ def signed(rng: Rng, size: float) -> float:
 
 
 def log_uniform(rng: Rng, low: float, high: float) -> float:
-    """Three digits are enough, and can be read."""
+    """A log-uniform number, rounded to three digits so that it can be read."""
     return float(f"{math.exp(rng.uniform(math.log(low), math.log(high))):.3g}")
 
 

@@ -1,4 +1,4 @@
-"""A property of a form: one of the operators that serve, or of what they are called with, and their register."""
+"""Properties of forms, which are serving operators or what they are called with, and their registry."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SERVING_PROPERTIES: dict[str, ServingProperty] = {}
 
 @dataclass(frozen=True)
 class ServingProperty(Property):
-    """A property of a form that serves."""
+    """A property of a serving form."""
 
     form: str = ""
 
     @property
     def operator(self) -> str:
-        """The operator that it is asked of."""
+        """The operator that it tests."""
         return FORMS[self.form]
 
     def problems(self, keywords: frozenset[str], few: bool) -> st.SearchStrategy[Any]:

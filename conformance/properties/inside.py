@@ -1,4 +1,4 @@
-"""Random problems inside an envelope: the nearest sizes that an implementation takes, and calls that it does not."""
+"""Random problems inside an envelope: the nearest sizes that an implementation takes, and calls outside of it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def problem_within(problem: Problem | ServingProblem, envelope: Envelope) -> Pro
     Returns
     -------
     Problem | ServingProblem | None
-        The problem itself where it is inside, None where no such problem is.  What it has for each batch is repeated
-        or cut; a tree keeps its lengths, which its keys before and behind it are made for.
+        The problem itself where it is inside, None where no such problem is.  Values for each batch are repeated or
+        cut; a tree keeps its lengths, since the keys before and behind it are made for them.
     """
     shape = problem.shape
     if envelope.free or not isinstance(shape, (Shape, PackedShape)):
@@ -60,7 +60,7 @@ def _by_batch(numbers: tuple[int, ...], shape: Any) -> tuple[int, ...]:
 
 
 def is_outside(x: Any, envelope: Envelope) -> bool:
-    """Whether a call is not one that an envelope takes: by the shapes of its arrays, or by options that go apart.
+    """Whether an envelope rules out a call: by the shapes of its arrays, or by options that are not taken together.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def is_outside(x: Any, envelope: Envelope) -> bool:
     Returns
     -------
     bool
-        False where nothing is known against it.
+        False where nothing rules the call out.
     """
     if envelope.free:
         return False

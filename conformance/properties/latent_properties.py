@@ -18,16 +18,16 @@ from attention_conformance.conformance.properties.properties import AS_DRAWN
 from attention_conformance.conformance.properties.transform import on_grid
 from attention_conformance.conformance.properties.trial import Trial, constant, merged
 
-#: Queries and latents become multiples of the one, of at most the other.
+#: Queries and latents become multiples of STEP, of at most LARGEST.
 STEP, LARGEST = 0.25, 2.0
 
-#: What the problem is where a projection has to be exact.
+#: Description of the problem where a projection must be exact.
 ROUNDED = "the problem as drawn, rounded so that projections are exact"
 
 
 @follows("latent", "MLA-2")
 def agrees_with_reference(trial: Trial) -> None:
-    """The results of random options are those of the reference, within the bound of the declared profile."""
+    """The results with random options are those of the reference, within the bound of the declared profile."""
     for name, result in trial.call(trial.inputs, AS_DRAWN).results.items():
         trial.equal(name, result, constant(result.exact))
 
@@ -46,7 +46,7 @@ def head_alone(trial: Trial) -> None:
 
 @follows("latent", "MLA-2")
 def projected_before(trial: Trial) -> None:
-    """A head whose keys and values are projected before the call gives what it gives from the latents."""
+    """A head whose keys and values are projected before the call gives the same as from the latents."""
     x = _exact(trial.inputs)
     h = trial.draw(st.integers(0, x.q.shape[1] - 1)) if not trial.few else x.q.shape[1] - 1
     d, dv = x.w_uk.shape[2], x.w_uv.shape[2]
@@ -61,7 +61,7 @@ def projected_before(trial: Trial) -> None:
 
 @follows("latent", "MLA-3", needs="scale")
 def absorbed_before(trial: Trial) -> None:
-    """Queries that go through w_uk before the call, with the scale that is meant, give the same."""
+    """Queries multiplied by w_uk before the call, with the original scale, give the same."""
     x = _exact(_default_scale(trial.inputs))
     heads, rank = x.w_uk.shape[:2]
     own = np.broadcast_to(np.eye(rank, dtype=x.q.dtype), (heads, rank, rank)).copy()
@@ -72,7 +72,7 @@ def absorbed_before(trial: Trial) -> None:
 
 @follows("latent", "MLA-2", needs="scale")
 def rotary_part_as_columns(trial: Trial) -> None:
-    """The rotary key as further columns of the latents, which the keys of all heads keep, gives the same."""
+    """The rotary key as further columns of the latents, copied into the keys of all heads, gives the same."""
     x = _default_scale(trial.inputs)
     heads, rank, d = x.w_uk.shape
     dr = x.k_rope.shape[2]
@@ -126,7 +126,7 @@ def tokens_split(trial: Trial) -> None:
     trial.equal("lse", whole["lse"], lse)
 
 
-# Parts of inputs, and what is exact.
+# Parts of inputs, and exact inputs.
 
 
 def _batch(x: Any, b: int) -> Any:
@@ -159,7 +159,7 @@ def _default_scale(x: Any) -> Any:
 
 
 def _exact(x: Any) -> Any:
-    """The problem with factors of projections that have few bits."""
+    """The problem with projections whose factors have few bits."""
     q, latents = (on_grid(a.astype(np.float64), STEP, LARGEST).astype(a.dtype) for a in (x.q, x.latents))
     size = np.sqrt(x.w_uk.shape[1])
     w_uk, w_uv = (on_grid(size * a.astype(np.float64), 1.0, 1.0).astype(a.dtype) for a in (x.w_uk, x.w_uv))
@@ -167,5 +167,5 @@ def _exact(x: Any) -> Any:
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The product in the dtype of its factors, which has no rounding for factors of ``_exact``."""
+    """The product in the dtype of its factors, without rounding for factors from ``_exact``."""
     return (a.astype(np.float64) @ b.astype(np.float64)).astype(a.dtype)

@@ -14,14 +14,14 @@ from attention_conformance.conformance.properties.properties import AS_DRAWN
 from attention_conformance.conformance.properties.trial import Answer, Trial, constant
 from attention_conformance.conformance.spec.inputs import Inputs
 
-#: What problems of the two forms have.
+#: Keywords that problems of the two forms have.
 _BLOCKS, _TREE = ("block_mask", "block_size"), ("tree_parents",)
 
 
 @follows("blocks", "BLOCK-1", needs="block_mask block_size")
 @follows("trees", "TREE-1", needs="tree_parents")
 def agrees_with_reference(trial: Trial) -> None:
-    """The results of random options are those of the reference, within the bound of the declared profile."""
+    """The results with random options are those of the reference, within the bound of the declared profile."""
     for name, result in trial.call(trial.inputs, AS_DRAWN).results.items():
         trial.equal(name, result, constant(result.exact))
 
@@ -31,7 +31,7 @@ def agrees_with_reference(trial: Trial) -> None:
 
 @follows("blocks", "BLOCK-1", needs="block_mask block_size mask")
 def as_dense_mask(trial: Trial) -> None:
-    """A block mask gives what the mask gives that has its value at every row and key."""
+    """A block mask gives the same as a mask with its value at every row and key."""
     x = trial.inputs
     bq, bk = x.keywords["block_size"]
     rows, keys = np.arange(x.q.shape[2]) // bq, np.arange(x.k.shape[2]) // bk
@@ -57,7 +57,7 @@ def blocks_permuted(trial: Trial) -> None:
 
 @follows("blocks", "BLOCK-2", needs="block_mask block_size")
 def smaller_blocks(trial: Trial) -> None:
-    """A block cut into several with its value gives the same."""
+    """Blocks cut into smaller ones of the same value give the same."""
     x = trial.inputs
     size = x.keywords["block_size"]
     divisors = [[n for n in range(1, each + 1) if each % n == 0] for each in size]
@@ -82,7 +82,7 @@ def every_block(trial: Trial) -> None:
 
 @follows("blocks", "BLOCK-1", needs="block_mask block_size", is_causal="causal_offset", window="causal_offset")
 def rows_of_a_block_alone(trial: Trial) -> None:
-    """A block of rows alone, with its row of the table, gives what it gives among the others."""
+    """A block of rows alone, with its row of the table, gives the same as among the others."""
     x = trial.inputs
     size, length = x.keywords["block_size"][0], x.q.shape[2]
     count = -(-length // size)
@@ -133,7 +133,7 @@ def head_alone(trial: Trial) -> None:
 
 @follows("trees", "TREE-1", needs="tree_parents mask")
 def as_mask_of_ancestors(trial: Trial) -> None:
-    """A tree gives what the mask gives that allows the keys before it, and those of a row and its ancestors."""
+    """A tree gives the same as a mask that allows the keys before it, and those of each row and its ancestors."""
     x = trial.inputs
     keys, dense = x.k.shape[2], np.zeros((x.q.shape[0], 1, x.q.shape[2], x.k.shape[2]), bool)
     for b, (parents, start) in enumerate(zip(*_trees(x), strict=True)):
@@ -147,7 +147,7 @@ def as_mask_of_ancestors(trial: Trial) -> None:
 
 @follows("trees", "TREE-1", needs="tree_parents", block_mask="")
 def path_alone(trial: Trial) -> None:
-    """A row and its ancestors alone, as a chain, give what they give in their tree."""
+    """A row and its ancestors alone, as a chain, give the same as in their tree."""
     x, parents, start = _one_batch(trial)
     row = trial.draw(st.integers(0, x.q.shape[2] - 1)) if not trial.few else x.q.shape[2] - 1
     path = _path(parents, row)
@@ -177,7 +177,7 @@ def nodes_in_another_order(trial: Trial) -> None:
 
 @follows("trees", "TREE-2", needs="tree_parents is_causal")
 def chain_is_causal(trial: Trial) -> None:
-    """A tree in which each row follows the one before gives what is_causal gives."""
+    """A tree in which each row follows the one before gives the same as is_causal."""
     x = trial.inputs
     one = trial.call(transform.given(_without(x, *_TREE), is_causal=True), "is_causal in the place of its tree")
     chain = np.broadcast_to(np.arange(x.q.shape[2]) - 1, x.keywords["tree_parents"].shape).copy()
@@ -199,7 +199,7 @@ def batch_alone(trial: Trial) -> None:
 
 @follows("trees", "DEC-2", needs="tree_parents past_key past_value")
 def tree_behind_a_past(trial: Trial) -> None:
-    """The keys before a tree given as a past give what they give with an offset."""
+    """The keys before a tree, given as a past, give the same as with an offset."""
     x = trial.inputs
     start = x.keywords.get("causal_offset", 0)
     hypothesis.assume(isinstance(start, int))
@@ -217,25 +217,25 @@ def _without(x: Inputs, *names: str) -> Inputs:
 
 
 def _masked(x: Inputs, dense: np.ndarray) -> Inputs:
-    """The inputs with a mask more, in full shape."""
+    """The inputs with this mask added, in full shape."""
     return transform.given(x, mask=np.ascontiguousarray(transform.full(x, "mask", True) & dense))
 
 
 def _another_order(trial: Trial, length: int, size: int) -> tuple[list[int], list[int]]:
-    """Rows or keys with their whole blocks in another order, and these blocks; one that is cut off stays the last."""
+    """Rows or keys with whole blocks in another order, and the order of the blocks; a partial block stays last."""
     blocks = [*trial.draw(st.permutations(range(length // size))), *([length // size] if length % size else [])]
     return [n for block in blocks for n in range(block * size, min(length, (block + 1) * size))], blocks
 
 
 def _same_rows(trial: Trial, got: Answer, wanted: Answer, rows: list[int], keys: list[int]) -> None:
-    """The results are those of some rows, and weights those of some keys."""
+    """Check that results are those of some rows, and weights those of some keys."""
     for name in got.results:
         part = wanted[name][:, :, rows]
         trial.equal(name, got[name], part[..., keys] if name == "weights" else part)
 
 
 def _trees(x: Inputs) -> tuple[np.ndarray, np.ndarray]:
-    """The parents of each batch, (B, Sq), and where its tree begins, (B,)."""
+    """The parents of each batch, (B, Sq), and the key at which its tree begins, (B,)."""
     shape = (x.q.shape[0], x.q.shape[2])
     starts = np.reshape(x.keywords.get("causal_offset", 0), -1)
     return np.broadcast_to(x.keywords["tree_parents"], shape), np.broadcast_to(starts, shape[:1])
@@ -258,7 +258,7 @@ def _path(parents: Any, row: int) -> list[int]:
 
 
 def _nodes(x: Inputs, parents: list[int], rows: list[int], start: int) -> tuple[Inputs, list[int]]:
-    """Some rows of a tree, each behind its parent, with their keys, and which keys are left."""
+    """Some rows of a tree, each behind its parent, with their keys, and the keys that are left."""
     keys = [*range(start), *(start + row for row in rows), *range(start + len(parents), x.k.shape[2])]
     part = transform.rows(transform.keys(x, keys), rows)
     if "kv_lengths" in x.keywords:  # the keys are in order, so that those within the length stay the first

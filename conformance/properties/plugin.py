@@ -1,6 +1,6 @@
 """The part of the pytest plugin for ``--fuzz N``: one test per target and property, and the seed in print.
 
-Nothing of hypothesis is imported unless the option is given.
+hypothesis is not imported unless the option is given.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--fuzz needs the package hypothesis: pip install 'attention-conformance[fuzz]'")
     from attention_conformance.conformance.properties.run import Setting
 
-    shared = getattr(config, "workerinput", {}).get("fuzz_seed")  # of the process that spreads the tests over others
+    shared = getattr(config, "workerinput", {}).get("fuzz_seed")  # from the process that distributes the tests
     seed = shared if seed is None else seed
     config.stash[_SETTING] = Setting(examples, secrets.randbelow(SEEDS) if seed is None else seed)
 
@@ -54,7 +54,7 @@ def fuzz_seed(config: pytest.Config) -> int | None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Without ``--fuzz`` there are no property tests, rather than skipped ones."""
+    """Ignore the property tests without ``--fuzz``, rather than skip them."""
     return True if collection_path == TESTS and _SETTING not in config.stash else None
 
 
@@ -96,7 +96,7 @@ def fuzzing(request: pytest.FixtureRequest) -> Fuzzing:
 
 
 class Fuzzing:
-    """The property tests of a run, one after the other in the thread of pytest: nothing of them depends on time."""
+    """The property tests of a run, one after the other in the thread of pytest: nothing in them depends on time."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

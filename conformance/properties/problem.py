@@ -1,7 +1,7 @@
 """A random problem: one input with any options, drawn by a property test or by the evidence for the bounds.
 
 It becomes an ordinary case, and its source text is a line that can be pasted into a file of cases: the name seeds
-the data, so the same name and the same fields give the same input for ever.
+the data, so the same name and the same fields always give the same input.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RandomBias:
 
 @dataclass(frozen=True)
 class Problem:
-    """Shape, data and options of one input; None and defaults are options that are not given.
+    """Shape, data and options of one input; options that are None or have their default are not given.
 
     ``kv_lengths`` has one entry per batch; ``causal_offset`` is one number, or a tuple with one per batch.
     """

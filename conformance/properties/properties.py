@@ -1,8 +1,8 @@
 """The properties: what holds between calls of one implementation, each with the clause that it follows from.
 
-A property draws what it needs beside the problem, calls the implementation, and says which results are equal; by
-convention the last call is the one under test, and the calls before it say what it should give.  Inputs of every call
-are exact in the storage dtype, so that the two sides are equal in the real numbers, and differ by the bounds at most.
+A property draws what else it needs, calls the implementation, and says which results are equal; by convention the
+last call is the one under test, and the calls before it say what it should give.  Inputs of every call are exact in
+the storage dtype, so that the two sides are equal in the real numbers, and differ by the bounds at most.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ AS_DRAWN = "the problem as drawn"
 
 @dataclass(frozen=True)
 class Property:
-    """A property: its name, the clause it follows from, and what it needs of an implementation."""
+    """A property: its name, the clause it follows from, and what it needs from an implementation."""
 
     name: str
     clause: str
     check: Callable[[Trial], None]
     #: Keywords that a problem must have.
     needs: frozenset[str]
-    #: Keywords that a problem must not have, and the keyword with which it may ("" for never).
+    #: Keywords that a problem must not have, each unless the implementation has the keyword given ("" for never).
     unless: dict[str, str]
 
     def __hash__(self) -> int:
@@ -46,7 +46,7 @@ class Property:
 
     @property
     def operator(self) -> str:
-        """The operator that it is asked of."""
+        """The operator that it tests."""
         return SDPA.name
 
     def problems(self, keywords: frozenset[str], few: bool) -> st.SearchStrategy[Any]:
@@ -75,7 +75,7 @@ def follows(clause: str, needs: str = "", **unless: str) -> Callable[[Callable[[
 
 @follows("SDPA-25")
 def agrees_with_reference(trial: Trial) -> None:
-    """The results of random options are those of the reference, within the bound of the declared profile."""
+    """The results with random options are those of the reference, within the bound of the declared profile."""
     answer = trial.call(trial.inputs, AS_DRAWN)
     for name, result in answer.results.items():
         trial.equal(name, result, constant(result.exact))
@@ -153,7 +153,7 @@ def constant_v(trial: Trial) -> None:
 
 @follows("SDPA-9", needs="is_causal")
 def causal_prefix(trial: Trial) -> None:
-    """With is_causal the first rows are what they are without the later rows, and without the keys of these."""
+    """With is_causal the first rows are the same without the later rows and the keys of these."""
     x = trial.inputs
     count = trial.draw(st.integers(1, x.q.shape[2])) if not trial.few else (x.q.shape[2] + 1) // 2
     keys = min(x.k.shape[2], count + transform.largest_offset(x))
@@ -212,7 +212,7 @@ def past_split_off(trial: Trial) -> None:
 
 @follows("DEC-4", needs="past_key past_value is_causal", causal_offset="", kv_lengths="")
 def in_two_steps(trial: Trial) -> None:
-    """A sequence in two steps, the second with the present of the first as its past, gives what it gives at once."""
+    """A sequence in two steps, the second with the present of the first as its past, gives the same as in one."""
     length = min(trial.inputs.q.shape[2], trial.inputs.k.shape[2])
     hypothesis.assume(length > 1)
     count = trial.draw(st.integers(1, length - 1)) if not trial.few else length // 2

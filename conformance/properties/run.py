@@ -24,7 +24,7 @@ from attention_conformance.conformance.properties.serving import ServingProblem
 from attention_conformance.conformance.properties.trial import Answer, Context, Tally, Trial, Wrong
 from attention_conformance.conformance.spec.clauses import clauses
 
-#: Crashes of one property after which the smallest example so far is taken: each one starts another process.
+#: Crashes of one property after which the search ends with its smallest example: each one costs a new process.
 CRASHES = 20
 
 
@@ -99,7 +99,7 @@ class Setting:
 
     examples: int
     seed: int
-    #: Look for the smallest problem that fails; without it a failure is told by the first one found.
+    #: Look for the smallest problem that fails; otherwise the first one found is reported.
     shrink: bool = True
 
 
@@ -170,7 +170,7 @@ def _draws_nothing(strategy: object) -> NoReturn:
 
 
 def seed_of(prop: Property, setting: Setting) -> int:
-    """The property's own seed, the same for every target, so that all of them meet the same problems."""
+    """The property's own seed, the same for every target, so that all targets get the same problems."""
     return zlib.crc32(f"{setting.seed} {prop.name}".encode())
 
 
@@ -217,7 +217,7 @@ def _search(prop: Property, context: Context, setting: Setting, tally: Tally) ->
 
 
 def _end_costly(failures: list[Wrong]) -> None:
-    """A hang is not waited for twice, and a crash not for ever."""
+    """Stop after a hang or a lack of memory, which are not repeated, or after CRASHES crashes."""
     kinds = [wrong.finding.failure for wrong in failures]
     if kinds[-1] in (Failure.TIMEOUT, Failure.MEMORY) or kinds.count(Failure.CRASHED) >= CRASHES:
         raise Stop

@@ -1,7 +1,7 @@
-"""Random problems of the forms that serve: packed sequences, caches, partial results, block masks, trees and latents.
+"""Random problems of the serving forms: packed sequences, caches, partial results, block masks, trees and latents.
 
-One way of drawing them for property tests, which shrink what they choose, and for searches, which draw from numpy's
-random numbers: a choice is one of a short list whose first element is the plainest.
+Property tests, which shrink what they choose, and searches, which use numpy's random numbers, share one way of drawing
+them: a choice is one of a short list whose first element is the plainest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from attention_conformance.impls.operators import OPERATORS
 
 Choose = Callable[[Sequence[Any]], Any]
 
-#: What there is a random problem of, and the operator that it is asked of.
+#: Forms that have random problems, and the operator that each tests.
 FORMS = {
     "varlen": "varlen",
     "varlen_grad": "varlen_grad",
@@ -61,7 +61,7 @@ _CASES: dict[str, type[AnyCase]] = {
 #: Sequences, the lengths of each, heads per key head, key heads, widths.
 COUNTS, LENGTHS = (1, 2, 3, 5), (1, 2, 3, 5, 8, 17, 0, 33)
 GROUPS, HEADS, WIDTHS = (1, 2, 3), (1, 2), (8, 1, 4, 16)
-#: Page sizes, and formats of caches with what there is a scale for.
+#: Page sizes, formats of caches, and what has a scale of its own.
 PAGES, FORMATS = (4, 1, 16, 17, 64), ("int8", "float8_e4m3fn", "float8_e5m2")
 PER = ("tensor", "head", "token", "channel", "page", "token_head")
 
@@ -74,7 +74,7 @@ TREES = ("drawn", "binary", "star", "chain")
 #: Widths of the rotary part and of a latent: few enough for projections to be summed exactly (latent_properties.py).
 ROPES, RANKS = (4, 1, 8), (12, 1, 4, 24)
 
-#: The shapes of targets that pay for every new one, by form.
+#: Shapes for targets that pay for every new shape, by form.
 PALETTES: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("varlen", "varlen_grad"), (PackedShape((2, 3), (2, 3)), PackedShape((3, 1, 4), (9, 0, 6), hq=4))),
     "blocks": (Shape(1, 1, 1, 3, 5, 8, 8), Shape(2, 4, 2, 9, 13, 8, 8)),
@@ -89,9 +89,9 @@ FEW_SIZES = (2, 4)
 class ServingProblem:
     """Sizes, data and options of one input; its name seeds its numbers.
 
-    Options are pairs of a keyword and its value: True of sinks, new keys and values and grad_lse, which are drawn, a
-    tuple of offsets or lengths, the share of a mask that is True, the spread of a bias, what ``blocks_of`` and
-    ``tree_of`` are given.  ``stored`` and ``per`` are the format of caches and what there is a scale for.
+    Options are pairs of a keyword and its value: True for sinks, new keys and values and grad_lse, which are drawn; a
+    tuple of offsets or lengths; the share of a mask that is True; the spread of a bias; the arguments of ``blocks_of``
+    and ``tree_of``.  ``stored`` is the format of caches, and ``per`` what has a scale of its own.
     """
 
     name: str
@@ -145,13 +145,13 @@ def drawn(
     Parameters
     ----------
     choose
-        Takes one of several values, the first of which is the plainest.
+        Chooses one of several values, the first of which is the plainest.
     form
         Name of one of FORMS.
     keywords
         Keywords that may be given; by default all.
     needs
-        Keywords that are given in any case.
+        Keywords that are always given.
     few
         Whether every new shape costs, so that there are few of them.
 
@@ -227,7 +227,7 @@ def _packed(d: _Drawing) -> ServingProblem:
 
 
 def _masked(d: _Drawing) -> ServingProblem:
-    """A problem of a block mask, or of a tree, by the form."""
+    """A problem with a block mask or a tree, by its form."""
     choose, given = d.choose, d.given
     heads, width = choose(HEADS), choose(WIDTHS)
     shape = d.palette or Shape(
@@ -255,7 +255,7 @@ def _masked(d: _Drawing) -> ServingProblem:
 
 
 def _tree(d: _Drawing, drawn_shape: Shape) -> tuple[Shape, dict[str, Any]]:
-    """Tree with some keys before it and some behind it; without an offset it begins at the first key."""
+    """A tree with some keys before and behind it; without an offset it begins at the first key."""
     choose = d.choose
     before = choose(BESIDE) if "causal_offset" in d.known else 0
     shape = d.palette or replace(drawn_shape, sk=drawn_shape.sq + before + choose(BESIDE))
@@ -284,7 +284,7 @@ def _latent(d: _Drawing) -> ServingProblem:
     return ServingProblem("", "latent", shape, tuple(options.items()), choose((1.0, 0.1, 3.0)))
 
 
-#: How a problem of an operator is drawn.
+#: Functions that draw a problem, by operator.
 _DRAWN: dict[str, Callable[[_Drawing], ServingProblem]] = {
     **dict.fromkeys(("varlen", "varlen_grad", "paged"), _packed),
     **dict.fromkeys(("merge", "merge_grad"), _merge),
@@ -294,7 +294,7 @@ _DRAWN: dict[str, Callable[[_Drawing], ServingProblem]] = {
 
 
 def blocks_of(size: tuple[int, int], axes: str, keep: float) -> Maker:
-    """A block mask of blocks of a size, each True with a probability; ``axes`` are which of b and h it has."""
+    """A block mask with blocks of a size, each True with probability ``keep``; ``axes`` names its axes, b and h."""
 
     def make(rng: Rng, s: Shape, dtype: np.dtype) -> np.ndarray:
         leading = (s.b if "b" in axes else 1, s.hq if "h" in axes else 1) if axes else ()
@@ -316,7 +316,7 @@ def tree_of(kind: str, by_batch: bool) -> Maker:
 
 
 def _spread_latents(spread: float) -> Callable[..., tuple[np.ndarray, ...]]:
-    """The data of latent attention with queries that are so many times as large."""
+    """Data of latent attention with queries ``spread`` times as large."""
 
     def data(rng: np.random.Generator, s: LatentShape) -> tuple[np.ndarray, ...]:
         q, q_rope, *others = latent_cases.normal(rng, s)
@@ -333,7 +333,7 @@ def _over_pages(choose: Choose, packed: PackedShape) -> PagedShape:
 
 
 def _parts(spread: float, offset: float, empty: float) -> Data:
-    """Normal outputs and log-sum-exps, and a share of the rows of parts without a key."""
+    """Normal outputs and log-sum-exps, where a share of the rows of parts have no key."""
 
     def make(rng: np.random.Generator, s: Parts) -> tuple[np.ndarray, np.ndarray]:
         outputs, lses = states(spread, offset)(rng, s)
@@ -344,7 +344,7 @@ def _parts(spread: float, offset: float, empty: float) -> Data:
 
 
 def _spread(make: type[AnyCase], spread: float) -> Callable[..., tuple[np.ndarray, ...]]:
-    """The data of an operator's cases with scores that are so many times as large."""
+    """Data of an operator's cases with scores ``spread`` times as large."""
 
     def data(rng: np.random.Generator, s: Any) -> tuple[np.ndarray, ...]:
         plain = PagedCase if make is PagedCase else PackedCase
@@ -354,7 +354,7 @@ def _spread(make: type[AnyCase], spread: float) -> Callable[..., tuple[np.ndarra
     return data
 
 
-#: How options that are arrays are made.
+#: Makers of the options that are arrays.
 _MAKERS: dict[str, Callable[[Any], Any]] = {
     "sinks": lambda _: sinks,
     "causal_offset": lambda value: value if isinstance(value, int) else stated(*value),

@@ -1,7 +1,7 @@
 """Properties of packed, paged, quantised and merged attention: what holds between calls, each with its clause.
 
-As properties.py has it for attention, with problems of serving.py.  Those of block masks, trees and latents, in the
-modules beside it, are registered with them.
+The counterpart of properties.py, with problems of serving.py.  The properties of block masks, trees and latents, in
+the modules next to it, are registered too.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from attention_conformance.conformance.spec.varlen import of_sequences
 
 __all__ = ["SERVING_PROPERTIES"]
 
-#: Results that have a row for each key, and those that have the heads first.
+#: Results with a row for each key, and results with the heads first.
 _OF_KEYS, _HEADS_FIRST = ("grad_k", "grad_v"), ("lse",)
 
-#: Keywords of which every row of queries, and every sequence, has its own.
+#: Keywords with an entry for each row of queries, and keywords with an entry for each sequence.
 _OF_ROWS, _OF_SEQUENCES = ("k_new", "v_new"), ("causal_offset",)
 
 
@@ -35,7 +35,7 @@ _OF_ROWS, _OF_SEQUENCES = ("k_new", "v_new"), ("causal_offset",)
 @follows("merge", "MERGE-2")
 @follows("merge_grad", "GRAD-37")
 def agrees_with_reference(trial: Trial) -> None:
-    """The results of random options are those of the reference, within the bound of the declared profile."""
+    """The results with random options are those of the reference, within the bound of the declared profile."""
     for name, result in trial.call(trial.inputs, AS_DRAWN).results.items():
         trial.equal(name, result, constant(result.exact))
 
@@ -86,7 +86,7 @@ def keys_split(trial: Trial) -> None:
 @follows("paged", "PAGED-2")
 @follows("quantised", "PAGED-14", needs="k_scale v_scale")
 def pages_permuted(trial: Trial) -> None:
-    """The pages in another order in the cache, with their scales, give the same results by the table that follows."""
+    """The pages in another order in the cache, with their scales and a table to match, give the same results."""
     x = trial.inputs
     pages = len(x.k_cache)
     order = np.random.default_rng(trial.draw(st.integers(0, 999)) if not trial.few else 0).permutation(pages)
@@ -103,7 +103,7 @@ def pages_permuted(trial: Trial) -> None:
 
 @follows("paged", "PAGED-4")
 def unused_slots(trial: Trial) -> None:
-    """Other finite numbers in the slots that no sequence has change nothing."""
+    """Other finite numbers in the slots that no sequence uses change nothing."""
     x = trial.inputs
     used = np.zeros(x.k_cache.shape[:2], bool)
     for row, length in zip(x.block_table, x.kv_lengths.tolist(), strict=True):
@@ -117,7 +117,7 @@ def unused_slots(trial: Trial) -> None:
 
 @follows("quantised", "PAGED-14", needs="k_scale v_scale", k_new="", v_new="")
 def dequantised_before(trial: Trial) -> None:
-    """Caches with scales of powers of two give what the dequantised caches, which are then exact, give without."""
+    """Caches with scales that are powers of two give the same as caches dequantised, exactly, before the call."""
     x = trial.inputs
     scales = {n: np.exp2(np.rint(np.log2(x.keywords[n]))).astype(np.float32) for n in ("k_scale", "v_scale")}
     plain = {n: value for n, value in x.keywords.items() if n not in scales}
@@ -140,7 +140,7 @@ def parts_permuted(trial: Trial) -> None:
 
 @follows("merge", "MERGE-4")
 def merged_in_two_steps(trial: Trial) -> None:
-    """Some parts merged, and the others, and then both, give what all parts at once give."""
+    """Some parts merged, then the others, then both results, give the same as all parts at once."""
     count = len(trial.inputs.outputs)
     hypothesis.assume(count > 1)
     first = trial.draw(st.integers(1, count - 1)) if not trial.few else count // 2
@@ -154,7 +154,7 @@ def merged_in_two_steps(trial: Trial) -> None:
 
 @follows("merge", "MERGE-6")
 def part_without_keys(trial: Trial) -> None:
-    """A part more that has no key, (0, −inf), at any place changes nothing."""
+    """An additional part without a key, (0, −inf), at any place changes nothing."""
     x = trial.inputs
     at = trial.draw(st.integers(0, len(x.outputs))) if not trial.few else 0
     outputs, lses = (np.insert(a, at, value, axis=0) for a, value in ((x.outputs, 0), (x.lses, -np.inf)))
@@ -177,7 +177,7 @@ def gradients_permuted(trial: Trial) -> None:
 
 @follows("merge_grad", "GRAD-37")
 def gradients_add_up(trial: Trial) -> None:
-    """Gradients are linear: of grad_output in some rows alone, with grad_lse, and in the others, they add up."""
+    """Gradients are linear: those for grad_output in some rows, with grad_lse, and for the other rows add up."""
     x = trial.inputs
     rows = np.arange(x.grad_output.shape[2])[:, None] % 2 == 0
     rest = {name: np.zeros_like(value) for name, value in x.keywords.items()}
@@ -191,7 +191,7 @@ def gradients_add_up(trial: Trial) -> None:
 
 @follows("merge_grad", "GRAD-38")
 def gradients_without_keys(trial: Trial) -> None:
-    """A part more that has no key, at any place, has gradients of zero, and changes no other's."""
+    """An additional part without a key, at any place, has gradients of zero and changes no others."""
     x = trial.inputs
     at = trial.draw(st.integers(0, len(x.outputs))) if not trial.few else 0
     outputs, lses = (np.insert(a, at, value, axis=0) for a, value in ((x.outputs, 0), (x.lses, -np.inf)))
@@ -237,14 +237,14 @@ def _sequences(x: Any, chosen: list[int]) -> Any:
 
 
 def _same_rows(trial: Trial, got: Answer, wanted: Answer, x: Any, chosen: list[int]) -> None:
-    """The results of some sequences are those that they have among all."""
+    """Check that the results of some sequences are those that they have among all."""
     for name in got.results:
         places = _places(x.cu_seqlens_k if name in _OF_KEYS else x.cu_seqlens_q, chosen)
         trial.equal(name, got[name], wanted[name][(slice(None), places) if name in _HEADS_FIRST else places])
 
 
 def _keys(x: Any, first: int, last: int | None) -> Any:
-    """A part of the keys of every sequence, whose positions stay."""
+    """A part of the keys of every sequence, in their original positions."""
     lengths = np.diff(x.cu_seqlens_k)
     ends = lengths if last is None else np.minimum(lengths, last)
     starts = np.minimum(first, ends)
@@ -255,7 +255,7 @@ def _keys(x: Any, first: int, last: int | None) -> Any:
         own = given.get("causal_offset")
         offset = lengths - np.diff(x.cu_seqlens_q) if own is None else np.broadcast_to(own, len(lengths))
         given["causal_offset"] = (offset - first).astype(np.int64)
-    if first and "bias" in given:  # a key has the one that it had, and what is behind the last one is nobody's
+    if first and "bias" in given:  # each key keeps its own, and entries behind the last key are unused
         given["bias"] = np.roll(given["bias"], -first, axis=3)
     return replace(x, k=x.k[chosen], v=x.v[chosen], cu_seqlens_k=_ends(ends - starts), keywords=given)
 

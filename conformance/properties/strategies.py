@@ -23,10 +23,10 @@ from attention_conformance.impls.operators import SDPA
 Value = TypeVar("Value")
 Draw = Callable[[st.SearchStrategy[Value]], Value]
 
-#: The shapes of targets that pay for every new one: the ones of the fixed cases, after one small enough to read.
+#: Shapes for targets that pay for every new shape: those of the fixed cases, after one small enough to read.
 PALETTE = (Shape(1, 1, 1, 2, 2, 8, 8), ONE_QUERY, TALL, SMALL, SQUARE, GROUPED, TILES)
 
-#: Problems of a hundred that have each option.  With all ten, four are given on average.
+#: Percentage of problems that have each option.  With all ten, four are given on average.
 CHANCE = 40
 
 #: Largest number of batches, key heads, and query heads per key head; rows, keys, and widths.
@@ -39,7 +39,7 @@ OUTLIERS, VALUES = (1.0, 8.0), (1.0, 100.0, 0.01)
 #: Axes of a mask or bias for targets that pay for every new shape.
 FEW_AXES: tuple[Axes, ...] = (FULL, (None, 1, 1, None), (1, 1, None, None))
 
-#: Names of problems that differ in nothing else, and so have other data.
+#: Number of names, and so of different data, for problems alike in everything else.
 NAMES = 1000
 
 
@@ -53,13 +53,13 @@ class Space:
 
 
 def pays_for_shapes(implementation: Implementation) -> bool:
-    """Whether a new shape costs a compilation or an export: it is prepared by more than binding its options."""
+    """Whether a new shape costs a compilation or an export: preparing does more than bind the options."""
     return implementation.prepare != Implementation.prepare
 
 
 @st.composite
 def problems(draw: Draw, space: Space) -> Problem:
-    """A problem, named after all that is drawn: two different ones have different names and data."""
+    """A problem, named after all that is drawn: different problems have different names and data."""
     shape = draw(_SHAPES[space.few])
 
     def option(name: str, choose: Callable[[], Any], absent: Any = None) -> Any:
@@ -94,7 +94,7 @@ def problems(draw: Draw, space: Space) -> Problem:
 def serving_problems(
     draw: Draw, form: str, keywords: frozenset[str], needs: frozenset[str], few: bool
 ) -> ServingProblem:
-    """A problem of a form that serves, named likewise; of few shapes where each costs."""
+    """A problem of a serving form, named in the same way; with few shapes where each one costs."""
     return serving.drawn(lambda values: draw(st.sampled_from(values)), form, keywords, needs, few=few)
 
 
@@ -104,7 +104,7 @@ def _side(draw: Draw, shape: Shape) -> int | None:
 
 
 def _offset(draw: Draw, shape: Shape) -> int | tuple[int, ...]:
-    """0, or bottom right, or anything from before the first key to behind the last, or that for each batch."""
+    """An offset: 0, bottom right, any from before the first key to behind the last, or any for each batch."""
     one = st.integers(-shape.sq - 1, shape.sk + 1)
     kind = draw(_KIND_OF_OFFSET)
     if kind == "by batch":
@@ -113,7 +113,7 @@ def _offset(draw: Draw, shape: Shape) -> int | tuple[int, ...]:
 
 
 def _length(draw: Draw, shape: Shape) -> int:
-    """All keys are the plainest."""
+    """A key length, of which all keys is the plainest."""
     return shape.sk - draw(st.integers(0, shape.sk))
 
 
@@ -132,7 +132,7 @@ def _shape(b: int, heads: int, group: int, sq: int, sk: int, d: int, dv: int | N
 
 # Strategies that depend on nothing are made once: making one takes longer than drawing from it.
 
-#: By whether shapes are few.  Of lengths and widths every one is 1 or more.
+#: Shapes, by whether they are few.  Every length and width is 1 or more.
 _SHAPES = {
     True: st.sampled_from(PALETTE),
     False: st.builds(

@@ -1,7 +1,7 @@
 """Transformations of inputs, all exact: scores shifted, values added up, keys hidden, parts taken out.
 
 Shifts and values are multiples of a power of two, few enough for the 8 significant bits of bfloat16, so that what a
-property says of the real numbers holds of the very inputs.
+property says about real numbers holds for the inputs exactly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from attention_conformance.conformance.spec.inputs import Inputs
 
-#: What a shift of scores is: the inputs before and after, the number by row (B, Hq, Sq), and what was done.
+#: A shift of scores: the inputs before and after, the number by row (B, Hq, Sq), and what was done.
 Shift = tuple[Inputs, Inputs, np.ndarray, str]
 
 #: Biases become multiples of 1/4 of at most 8; moved by at most 24 they need 7 bits.
@@ -36,17 +36,17 @@ FACTORS = (1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
 #: Standard deviation of the hidden keys and of their values: far from those that count, and far from overflow.
 KEY_SPREAD, VALUE_SPREAD = 10.0, 100.0
 
-#: Keywords whose meaning depends on where a key stands.
+#: Keywords whose meaning depends on the position of a key.
 POSITIONAL = frozenset({"is_causal", "causal_offset", "window", "kv_lengths"})
 
-#: What the next step is given as its past.
+#: The past of the next step, and the present that it is taken from.
 PRESENT = {"past_key": "present_key", "past_value": "present_value"}
 
 _BATCH, _HEAD, _ROW, _KEY = -4, -3, -2, -1
 
 
 def shifted_by_coordinate(x: Inputs, draw: Callable[[Any], Any]) -> Shift:
-    """The first coordinate is one number in all keys, and 0 in the queries, then ± a number by turns of the rows.
+    """Scores shifted by the first coordinate: one number in all keys, and in queries 0, then ± a number by row.
 
     Needs scores without a softcap, which is not linear.
     """
@@ -63,7 +63,7 @@ def shifted_by_coordinate(x: Inputs, draw: Callable[[Any], Any]) -> Shift:
 
 
 def shifted_by_bias(x: Inputs, draw: Callable[[Any], Any]) -> Shift:
-    """The bias in full shape, rounded, then ± a number added by turns of the rows."""
+    """Scores shifted by the bias: in full shape and rounded, then with ± a number added, alternating by row."""
     size = draw(st.integers(1, BIAS_SHIFT if x.q.dtype.itemsize == 2 else WIDE_SHIFT))
     bias = full(x, "bias", np.zeros((), x.q.dtype)).astype(np.float64)
     bias = on_grid(bias, BIAS_STEP, BIAS_LARGEST)
@@ -91,12 +91,12 @@ def on_grid(array: np.ndarray, step: float, largest: float) -> np.ndarray:
 
 
 def _signs(x: Inputs) -> np.ndarray:
-    """+1 and −1 by turns of the rows, heads and batches, (B, Hq, Sq)."""
+    """+1 and −1, alternating over rows, heads and batches, (B, Hq, Sq)."""
     b, h, i = np.ogrid[: x.q.shape[0], : x.q.shape[1], : x.q.shape[2]]
     return np.where((b + h + i) % 2, -1.0, 1.0)
 
 
-# Keys of weight zero: put in among the keys of a problem, and hidden by each of the ways that the spec has.
+# Keys of weight zero: inserted among the keys of a problem, and hidden in each way that the spec has.
 
 
 class Way(StrEnum):
@@ -122,9 +122,9 @@ def ways(x: Inputs, keywords: frozenset[str]) -> list[Way]:
 
 
 def added(x: Inputs, way: Way, count: int, name: str) -> tuple[Inputs, np.ndarray]:
-    """The problem with ``count`` hidden keys more, and where its own keys now stand.
+    """The problem with ``count`` more keys, which are hidden, and the new places of its own keys.
 
-    Behind the last key, or anywhere if no position matters.  ``name`` seeds what the hidden keys are.
+    The hidden keys are behind the last key, or anywhere if no position matters.  ``name`` seeds them.
     """
     rng = np.random.default_rng(zlib.crc32(f"{name} hidden".encode()))
     own, dtype = x.k.shape[2], x.q.dtype
@@ -147,7 +147,7 @@ def added(x: Inputs, way: Way, count: int, name: str) -> tuple[Inputs, np.ndarra
     return keys(more, order), np.argsort(order)[:own]
 
 
-# Inputs changed as the properties need: keys, rows, a batch or a head taken out, hidden keys put in.
+# Inputs changed as the properties need: keys, rows, a batch or a head taken out, hidden keys inserted.
 
 
 def keys(x: Inputs, index: Any) -> Inputs:
@@ -157,7 +157,7 @@ def keys(x: Inputs, index: Any) -> Inputs:
 
 
 def with_past(x: Inputs, count: int) -> Inputs:
-    """The first keys and values as a past (DEC-1); without an offset the rows then stand behind it (DEC-2)."""
+    """The first keys and values as a past (DEC-1); without an offset the rows then come after it (DEC-2)."""
     past = given(x, past_key=x.k[:, :, :count], past_value=x.v[:, :, :count])
     return replace(past, k=x.k[:, :, count:], v=x.v[:, :, count:])
 
@@ -231,7 +231,7 @@ def full(x: Inputs, name: str, default: Any) -> np.ndarray:
 def appended(x: Inputs, k: np.ndarray, v: np.ndarray) -> Inputs:
     """More keys behind the last one, k (B, Hkv, n, D) and v (B, Hkv, n, Dv).
 
-    A mask allows them and a bias adds 0 to them; where they had one key for all they still have.
+    A mask allows them and a bias adds 0 to them; one with a single entry for all keys keeps it.
     """
     keywords = dict(x.keywords)
     for name, filler in (("mask", True), ("bias", 0.0)):
@@ -245,7 +245,7 @@ def appended(x: Inputs, k: np.ndarray, v: np.ndarray) -> Inputs:
 def _indexed_masks(x: Inputs, axis: int, length: int, index: Any) -> dict[str, Any]:
     """The keywords with an axis of mask, bias and block mask indexed, where it is there and in full."""
     keywords = dict(x.keywords)
-    blocks = ("block_mask",) if axis in (_BATCH, _HEAD) else ()  # whose other axes are of blocks
+    blocks = ("block_mask",) if axis in (_BATCH, _HEAD) else ()  # its other axes are of blocks
     for name in ("mask", "bias", *blocks):
         array = keywords.get(name)
         if array is not None and array.ndim >= -axis and array.shape[axis] == length:

@@ -1,9 +1,9 @@
 """Trial of one example: calls of the implementation, and their results as measured quantities, compared.
 
-A measured quantity is what was returned with the bound on its error.  If |value − exact| ≤ bound for each of two, it
-holds for what is made of them here, because the bounds go with them: a sum has the sum of the bounds, a multiple the
-multiple.  So properties need no tolerance of their own.  Arithmetic is in float64; its rounding is below the
-reference's own error, which every bound includes.
+A measured quantity is what was returned, with the bound on its error.  If |value − exact| ≤ bound holds for two of
+them, it holds for what is computed from them here, because bounds are carried along: a sum has the sum of the bounds, a
+multiple the multiple.  So properties need no tolerance of their own.  Arithmetic is in float64; its rounding is below
+the reference's own error, which every bound includes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Draw = Callable[[Any], Any]
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Arrays of one shape: what was returned, the reference's own, the bound between the two, and what is excused.
+    """Arrays of one shape: what was returned, the reference's result, the bound between both, and what is excused.
 
     ``excused`` is True where a recorded deviation is known to spoil the element (conformance.ledger.triggers).
     """
@@ -85,7 +85,7 @@ class Measured:
 
 
 def constant(exact: np.ndarray) -> Measured:
-    """Verdict that is known without measuring: no error, nothing excused."""
+    """Quantity that is known without measuring: no error, nothing excused."""
     return Measured(exact, exact, np.zeros_like(exact), np.zeros(exact.shape, bool))
 
 
@@ -95,7 +95,7 @@ def constant(exact: np.ndarray) -> Measured:
 #
 #     lse = log(exp l₁ + exp l₂),   o = w o₁ + (1 − w) o₂,   w = exp(l₁ − lse) = 1 / (1 + exp(l₂ − l₁)).
 #
-# A fully masked part has lse −inf and output 0, so that w is 0 or 1 and nothing else has to be said (SDPA-15).
+# A fully masked part has lse −inf and output 0, so that w is 0 or 1 and needs no case of its own (SDPA-15).
 #
 # Error.  Write b for the bounds of the o and e = e₁ + e₂ for those of the l.  The argument of w moves by at most e, so
 # w moves by at most δ = max |w(x ± e) − w(x)|, and with the measured w
@@ -121,7 +121,7 @@ def merged(o1: Measured, l1: Measured, o2: Measured, l2: Measured) -> tuple[Meas
             np.abs(share(l1.exact, l2.exact, error) - exact), np.abs(share(l1.exact, l2.exact, -error) - exact)
         )
         w, exact, moved = w[..., None], exact[..., None], moved[..., None]
-        # What the measured weights may be larger than the exact ones is what they moved.
+        # The measured weights exceed the exact ones by at most ``moved``.
         bound = (exact + moved) * o1.bound + (1 - exact + moved) * o2.bound + moved * np.abs(o1.exact - o2.exact)
         bound += ROUNDINGS * (np.abs(o1.exact) + np.abs(o2.exact))
     excused = o1.excused | o2.excused | lse.excused[..., None]
@@ -129,7 +129,7 @@ def merged(o1: Measured, l1: Measured, o2: Measured, l2: Measured) -> tuple[Meas
 
 
 def share(l1: np.ndarray, l2: np.ndarray, shift: np.ndarray | float) -> np.ndarray:
-    """The weight of the first part, its lse shifted; 0 where neither part has a key (both outputs are 0)."""
+    """The weight of the first part, with its lse shifted; 0 where neither part has a key (both outputs are 0)."""
     return np.where(np.isneginf(l1), 0.0, 1 / (1 + np.exp(l2 - l1 - shift)))
 
 
@@ -190,7 +190,7 @@ class Tally:
 
 @dataclass(frozen=True, eq=False)
 class Example(Case):
-    """A case whose inputs are given as they are."""
+    """A case with given inputs."""
 
     given: Inputs | None = None
 
@@ -199,7 +199,7 @@ class Example(Case):
         assert self.given is not None
         return self.given
 
-    __eq__, __hash__ = object.__eq__, object.__hash__  # two examples may have one name, and other inputs
+    __eq__, __hash__ = object.__eq__, object.__hash__  # two examples may share a name, with different inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,7 +216,7 @@ class Answer:
 
 
 class Trial:
-    """One example: a problem, what a property draws beside it, and the calls that it makes.
+    """One example: a problem, what else a property draws, and the calls that it makes.
 
     Methods raise Wrong for a failure and hypothesis's own exception for an example that does not count.
     """
@@ -231,7 +231,7 @@ class Trial:
         self._calls: list[Answer] = []
 
     def call(self, x: Any, what: str) -> Answer:
-        """Run the implementation; ``what`` says what the inputs are, "the problem as drawn"."""
+        """Run the implementation; ``what`` describes the inputs, such as "the problem as drawn"."""
         target = self.context.target
         if is_outside(x, target.implementation.envelope):
             hypothesis.reject()
@@ -258,7 +258,7 @@ class Trial:
         return answer
 
     def equal(self, name: str, got: Measured, wanted: Measured) -> None:
-        """The two results of this name are equal, give or take both bounds; what the ledger excuses is left out."""
+        """Check that two results of this name are equal within both bounds; what the ledger excuses is left out."""
         comparison = self._compare(name, got, wanted)
         if comparison.ok:
             return
@@ -277,7 +277,7 @@ class Trial:
         raise Wrong(finding, self.problem, tuple(self._calls))
 
     def same(self, got: Answer, wanted: Answer, *names: str) -> None:
-        """The results of these names, or all of them, are equal."""
+        """Check that the results of these names, or all of them, are equal."""
         for name in names or got.results:
             if name in got.results:
                 self.equal(name, got[name], wanted[name])
@@ -321,7 +321,7 @@ class Trial:
         return judge.modified_inputs(reply, case) if reply.modified else judge.changed_state(reply, case)
 
     def _fail(self, case: AnyCase, finding: Finding, what: str) -> NoReturn:
-        """A call that gives no results to compare: excused by the ledger, or wrong."""
+        """Raise for a call that gives no results to compare: excused by the ledger, or wrong."""
         triggered = self._triggered(case, finding.failure)
         excuses = [each.deviation.id for each in triggered if each.deviation.says in finding.reason]
         if excuses:
@@ -335,7 +335,7 @@ class Trial:
         return {each.deviation.id for one in self._calls for each in self._triggered(one.case, Failure.VALUE)}
 
     def _triggered(self, case: AnyCase, failure: Failure) -> list[triggers.Triggered]:
-        """The records of a way to fail that a case triggers."""
+        """The records of this kind of failure that a case triggers."""
         if not self.context.records:
             return []
         dtype = self.context.target.dtype

@@ -1,4 +1,4 @@
-"""Checks of a script: the worst elements of a result, and the statements that tell whether a failure is still there."""
+"""Checks of a script: the worst elements of a result, and the statements that show whether a failure is still there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Element:
     index: tuple[int, ...]
     expected: float
     got: float
-    #: Distance that it may have from what is expected; 0 where NaN or an infinity is.
+    #: Largest allowed distance from the expected value; 0 where that is NaN or an infinity.
     bound: float
     #: Whether the dtype's largest number lies within the bound, so that it may be infinite.
     may_overflow: bool = False
@@ -44,7 +44,7 @@ def worst_elements(
 ) -> tuple[Element, ...]:
     """The worst elements of the first result that has wrong ones, worst first; () if none has.
 
-    With ``wrong=False`` those of the first result, wrong or not.
+    With ``wrong=False``, the worst elements of the first result, wrong or not.
     """
     expected, bound = case.expected(dtype), case.bound(dtype, profile)
     for name in case.results() if wrong else case.results()[:1]:
@@ -92,24 +92,24 @@ def _element(
 
 @dataclass(frozen=True)
 class Checked:
-    """Source of a check; of results in ``swapped`` the second and third axis are to be swapped."""
+    """Source of a check; the second and third axes of the results in ``swapped`` must be swapped."""
 
     case: AnyCase
     dtype: str
     device: str
     snippet: Snippet
-    #: Names of the arrays that the call is given.
+    #: Names of the arrays in the call.
     arrays: tuple[str, ...]
     elements: tuple[Element, ...]
     swapped: tuple[str, ...] = ()
 
     @property
     def call(self) -> str:
-        """The call, and its results under their names, as arrays with the axes that the reference gives them."""
+        """The call and its named results, as arrays with the axes of the reference's results."""
         return self.named(self.case.results())
 
     def named(self, names: Sequence[str]) -> str:
-        """The call, and those of its results that are named."""
+        """The call, and the results with these names."""
         every = self.case.results()
         lines = [self.snippet.call(f"{', '.join(every)} = ")]
         if len(every) > 2 and len(names) == 1:  # one of many
@@ -126,7 +126,7 @@ class Checked:
 
 
 def check(failure: Failure, checked: Checked) -> list[str]:
-    """The statements, from the template of the failure.  Raises ValueError for a failure that no call shows."""
+    """The statements, from the failure's template.  Raises ValueError for a failure that no call shows."""
     if failure not in _TEMPLATES:
         raise ValueError(f"no script shows {failure.value!r}")
     name, fields = _TEMPLATES[failure]
@@ -153,14 +153,14 @@ def _number(value: float) -> str:
 
 
 def _bound(element: Element) -> str:
-    """The bound in few digits, in all of them where few would change the answer."""
+    """The bound in few digits, or in all of them where few would change the verdict."""
     short = f"{element.bound:.3g}"
     error = abs(element.got - element.expected)
     return short if (error <= float(short)) == (error <= element.bound) else repr(element.bound)
 
 
 def _form(x: Checked) -> dict[str, str]:
-    """Results with their shapes and dtypes; what raises ends the script with its traceback."""
+    """Results with their shapes and dtypes; an exception ends the script with its traceback."""
     expected, terms = x.case.expected(x.dtype), x.snippet.terms
     rows = []
     for name in x.case.results():
@@ -174,7 +174,7 @@ def _tuple(names: Sequence[str]) -> str:
 
 
 def _returns(x: Checked) -> dict[str, str]:
-    """A call that returns, and has computed its results."""
+    """A call that returns with its results computed."""
     done = x.snippet.terms.wait(x.device)
     return {"wait": f"\n{done}" if done else ""}
 
@@ -184,7 +184,7 @@ def _repeatable(x: Checked) -> dict[str, str]:
     return {"each": "results" if len(x.case.results()) > 1 else "(results,)", "times": str(max(x.case.repeats - 1, 1))}
 
 
-#: The template of each failure, and what is filled in besides the call.
+#: The template of each failure, and what is filled in apart from the call.
 _TEMPLATES: dict[Failure, tuple[str, Callable[[Checked], dict[str, str]]]] = {
     Failure.VALUE: ("value", _value),
     Failure.SHAPE: ("form", _form),

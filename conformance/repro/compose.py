@@ -1,6 +1,6 @@
 """Composition of a script: the comment at its head, imports, the call of the target, its inputs, and the check.
 
-The call is written by the room of a built-in implementation, and by an import for a plug-in.
+The room of a built-in implementation writes the call; a plug-in is imported.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ _ROOMS = {
     Framework.ONNXRUNTIME: "attention_conformance.impls.onnx",
 }
 
-#: What a plugged-in function is called in a script, where that is not the name of its operator.
+#: Names of plugged-in functions in a script, where they differ from the operator's.
 _FUNCTIONS = {"sdpa": "attention"}
 
-#: Names that a script gives to something else, beside those of modules.
+#: Names that a script uses for something else, apart from names of modules.
 TAKEN = frozenset(
     {"content", "called", "expected", "wrong", "wanted", "index", "value", "bound", "got", "right", "results", "result"}
     | {"inputs", "before", "modified", "name", "shape", "dtypes", "error", "gradients", "rng", "rows", "np", "sys"}
     | {name for each in OPERATORS.values() for name in (*each.arguments, *each.arrays, *(r for r, _ in each.results))}
 )
 
-#: What calls a function in whichever known signature it is written.
+#: Functions that call a plug-in in whichever known signature it has.
 _FORMS = {
     VARLEN.name: "attention_conformance.impls.packed:packed_form",
     PAGED.name: "attention_conformance.impls.packed:packed_form",
@@ -81,7 +81,7 @@ _FORMS = {
 def head(
     result: Result, target: Target, case: AnyCase, elements: Sequence[Element], versions: Mapping[str, str]
 ) -> list[str]:
-    """The lines of the comment; ``versions`` are those of the packages that the script uses."""
+    """The lines of the comment; ``versions`` are the versions of the packages that the script uses."""
     assert result.failure is not None
     implementation = target.implementation
     summary = f" ({implementation.summary})" if implementation.summary else ""
@@ -99,7 +99,7 @@ def head(
 
 
 def _simplified(case: AnyCase) -> str:
-    """Sentence or two on what is simpler than in the case; "" where nothing is."""
+    """A sentence or two on what is simpler than in the case; "" where nothing is."""
     numbers, without = ", ".join(simpler_forms(case)), ", ".join(left_out(case))
     said = [f"The numbers of {numbers} are simplified. "] if numbers else []
     said += [f"Without {without}. "] if without else []
@@ -131,7 +131,7 @@ _ONE_CALL = re.compile(r"def (\w+)\(((?:\w+, )*\w+)\):\n    return ([\w.]+\(.*\)
 
 
 def direct(written: Snippet) -> Snippet:
-    """The call itself where the function around it does nothing else; the snippet as it is where it does."""
+    """The call itself where the function around it does nothing else; otherwise the snippet unchanged."""
     found = _ONE_CALL.fullmatch(written.definitions.strip())
     if found is None or written.sources or written.after:
         return written
@@ -146,9 +146,9 @@ def direct(written: Snippet) -> Snippet:
 
 
 def snippet(target: Target, call: Call, differentiated: Sequence[str] = ()) -> Snippet:
-    """The call of a target; ``differentiated`` are the arrays whose gradients are wanted of it.
+    """The call of a target; ``differentiated`` are the arrays whose gradients are wanted.
 
-    Raises NotImplementedError for one that the implementation does not express.
+    Raises NotImplementedError for a call that the implementation does not express.
     """
     implementation = target.implementation
     if implementation.source:
@@ -168,9 +168,9 @@ def snippet(target: Target, call: Call, differentiated: Sequence[str] = ()) -> S
 
 
 def _differentiated(target: Target, call: Call) -> Snippet:
-    """Gradients of a function: the call of the function, and what its framework makes of it.
+    """Gradients of a function: the call of the function, differentiated by its framework.
 
-    A built-in one has the function of another built-in, which writes the call.
+    A built-in uses the function of another built-in, which writes the call.
     """
     gradients, room = target.implementation, _script(_ROOMS[target.implementation.framework])
     if not hasattr(room, "differentiated"):
@@ -183,7 +183,7 @@ def _differentiated(target: Target, call: Call) -> Snippet:
 
 
 def _function(gradients: Implementation) -> Implementation:
-    """The implementation whose function the gradients are made of, or the function as a plug-in."""
+    """The implementation whose function is differentiated, or the function as a plug-in."""
     wanted = (gradients.function_of, gradients.target, gradients.framework)
     same = (each for each in builtin().values() if (each.operator, each.target, each.framework) == wanted)
     alone = replace(gradients, operator=gradients.function_of, function_of="", prepare=Implementation.prepare)
@@ -195,16 +195,16 @@ def _script(room: str) -> Any:
 
 
 def _room(implementation: Implementation) -> str:
-    """The folder whose module prepares the call, or, where nothing is prepared, makes it."""
+    """The folder whose module prepares the call, or makes it where nothing is prepared."""
     default = Implementation.prepare
     place = implementation.target if implementation.prepare == default else implementation.prepare
     return place.partition(":")[0].rpartition(".")[0]
 
 
 def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
-    """A user's function, imported from where the user has it, and called as it is declared.
+    """A user's function, imported from the user's own place, and called as it is declared.
 
-    Where its file does not tell, it is called by keyword as the suite calls it.
+    Where its file does not show the parameters, it is called by keyword, as the suite calls it.
     """
     terms = _script(_ROOMS[implementation.framework]).TERMS
     place, _, name = implementation.target.rpartition(":")
@@ -244,7 +244,7 @@ def _plugged_in(implementation: Implementation, call: Call) -> Snippet:
 
 
 def _importable(file: Path, folder: str) -> bool:
-    """Whether a file is found by its name in its folder, and nothing else is."""
+    """Whether a file, and nothing else, is found by its name in its folder."""
     if not file.stem.isidentifier() or str(file.parent) != folder or file.stem in sys.stdlib_module_names:
         return False
     found = importlib.util.find_spec(file.stem) if file.stem not in sys.modules else sys.modules[file.stem].__spec__
@@ -266,7 +266,7 @@ def write(
     versions: Mapping[str, str],
     folder: Path,
 ) -> Path:
-    """Write the script of a failure into a folder, which is made if need be; the file's path.
+    """Write the script of a failure into a folder, which is created if needed, and return the file's path.
 
     Raises as ``text`` does.
     """
@@ -303,17 +303,17 @@ def text(
     elements
         The wrong elements of a result that fails by value, and () for every other failure.
     versions
-        Versions of packages by name; those that the script uses are named at its head.
+        Versions of packages by name; the head of the script lists those that it uses.
 
     Returns
     -------
     str
-        Python, which exits with 1 where the mistake is still there.
+        Python code, which exits with 1 where the mistake is still there.
 
     Raises
     ------
     ValueError
-        For a result that is no failure of a call, or that lacks its elements.
+        For a result that is not a failure of a call, or that lacks its elements.
     NotImplementedError
         For a call that the implementation does not express.
     """
@@ -345,16 +345,16 @@ class _Script:
         self._blocks: list[str] = []
 
     def call_before(self, case: AnyCase) -> None:
-        """The call that comes before the one in question; what becomes of it does not matter."""
+        """Add the call before the one in question; its outcome does not matter."""
         try:
             written = self.call(case)
-        except (NotImplementedError, TypeError):  # it does not have the keywords of that call
+        except (NotImplementedError, TypeError):  # the implementation lacks that call's keywords
             return
         self._imports.add(("contextlib", "", ""))
         self._blocks.append(f"with contextlib.suppress(Exception):  # a call before\n{written.call(depth=1)}")
 
     def call(self, case: AnyCase) -> Snippet:
-        """Lines before a call: its definitions, and its inputs in the framework's arrays."""
+        """Add the definitions of a call, and its inputs as the framework's arrays, and return the call."""
         target, dtype = self._target, self._target.dtype
         heads = heads_inside(target.implementation)
         given = [_given_input(name, array, name in heads, case.memory) for name, array in arrays(case, dtype).items()]
@@ -375,7 +375,7 @@ class _Script:
         return written
 
     def _data(self, case: AnyCase) -> list[str]:
-        """The statements of the inputs as NumPy arrays."""
+        """The statements that make the inputs as NumPy arrays."""
         data = statements(case, self._target.dtype)
         try:
             defined = definitions(data, self._inliner)
@@ -388,7 +388,7 @@ class _Script:
     def _define(self, block: str) -> None:
         if re.search(r"^(def|class|@)", block, re.MULTILINE):
             block = f"\n{block}\n"
-        if block.strip() and block not in self._blocks:  # the call before may have defined the same
+        if block.strip() and block not in self._blocks:  # the call before may have defined it
             self._blocks.append(block)
 
     def lines(self, lines: Sequence[str]) -> None:
@@ -415,7 +415,7 @@ class _Script:
 
 
 def _given_input(name: str, array: np.ndarray, swapped: bool, memory: str) -> Given:
-    """An input as the script has it before it becomes an array of the framework."""
+    """An input as the script has it before converting it to the framework's array."""
     if swapped and array.ndim == 4:
         array = array.transpose(0, 2, 1, 3)
     laid_out = lay_out(array, memory) if memory == "expanded" else array

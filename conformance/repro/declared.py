@@ -1,7 +1,7 @@
 """Calls of plugged-in functions in the parameters that their files declare: ``paged(q, k_cache, v_cache, …)``.
 
-A script then calls a function as anybody would, and needs nothing of what adapts signatures in this package.  A file is
-parsed and never imported; what its text does not tell for certain is left to the adapter.
+A script then calls a function as any user would, and needs none of this package's code that adapts signatures.  A file
+is parsed and never imported; whatever its text leaves uncertain is left to the adapter.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from attention_conformance.impls.merging import SIGNATURES
 from attention_conformance.impls.operators import MERGE, MERGE_GRAD, OPERATORS, PAGED, VARLEN
 from attention_conformance.impls.packed import form_of
 
-#: Attributes that a file gives a function beside its parameters, and an adapter follows.
+#: Words in a file that set attributes of a function, which only an adapter follows.
 SAID = ("cache_layout", "lse_base", "empty_lse", "__signature__", "setattr")
 
-#: Decorators that leave the parameters as they are.
+#: Decorators that leave the parameters unchanged.
 TRANSPARENT = ("jax.jit", "partial(jax.jit", "functools.partial(jax.jit", "torch.no_grad", "torch.inference_mode")
 
 
 @dataclass(frozen=True)
 class _Array:
-    """An array of a call, of which only the name and the shape are known."""
+    """An array of a call, with only its name and shape."""
 
     name: str
     shape: tuple[int, ...]
 
 
 def arguments(implementation: Implementation, call: Call) -> tuple[str, ...] | None:
-    """The arguments of a call of a plugged-in function, by place as far as they are those of its operator.
+    """The arguments of a call of a plugged-in function: positional as far as they are its operator's arguments.
 
     Parameters
     ----------
@@ -48,8 +48,8 @@ def arguments(implementation: Implementation, call: Call) -> tuple[str, ...] | N
     Returns
     -------
     tuple of str or None
-        The text of each; None where the file does not tell the parameters, or where an adapter has to convert more
-        than names and plain values.
+        The text of each; None where the file does not show the parameters, or where an adapter must convert more than
+        names and plain values.
     """
     function = _stub(implementation)
     if function is None:
@@ -66,7 +66,7 @@ def arguments(implementation: Implementation, call: Call) -> tuple[str, ...] | N
 
 
 def _stub(implementation: Implementation) -> Callable[..., Any] | None:
-    """A function with the parameters of the plug-in, and None as the default of each that has one."""
+    """A function with the parameters of the plug-in, and None for every default."""
     place, _, name = implementation.target.rpartition(":")
     if not place.endswith(".py"):
         return None
@@ -83,9 +83,9 @@ def _stub(implementation: Implementation) -> Callable[..., Any] | None:
     return function
 
 
-@functools.lru_cache(maxsize=8)  # every failure of a run has a script, and most are of one file
+@functools.lru_cache(maxsize=8)  # every failure of a run has a script, and most come from one file
 def _code(source: str, name: str) -> CodeType | None:
-    """Code that defines a function of a file with its parameters alone; None where the text does not tell them."""
+    """Code that defines a function of a file with only its parameters; None where the text does not show them."""
     try:
         tree = ast.parse(source)
     except (ValueError, SyntaxError):
@@ -105,7 +105,7 @@ def _code(source: str, name: str) -> CodeType | None:
 
 
 def _names(node: ast.AST) -> list[str]:
-    """The names that a node gives something to."""
+    """The names that a node binds."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [node.name]
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -124,19 +124,19 @@ def _packed(function: Callable[..., Any], operator: str, given: Mapping[str, Any
         if several or "out" in form.required or not form.parameters["cu_seqlens_q"]:
             return None
         return form.arguments(given)
-    except (AttributeError, TypeError, ValueError, NotImplementedError):  # it wants the numbers of an array
+    except (AttributeError, TypeError, ValueError, NotImplementedError):  # it needs the numbers of an array
         return None
 
 
 def _is_merge(function: Callable[..., Any]) -> bool:
-    """Whether the function of a merge is in the terms of the operator."""
+    """Whether a merge function has the parameters of the operator."""
     names = tuple(inspect.signature(function).parameters)
     first = next((first for first in SIGNATURES if names[: len(first)] == first), None)
     return first in (None, MERGE.arguments)
 
 
 def _texts(function: Callable[..., Any], given: Mapping[str, Any], leading: tuple[str, ...]) -> tuple[str, ...]:
-    """The text of each argument: by place up to the first parameter that takes no argument of the operator."""
+    """The text of each argument: positional up to the first parameter that takes no argument of the operator."""
     texts = {name: value.name if isinstance(value, _Array) else repr(value) for name, value in given.items()}
     places: list[str] = []
     for each in inspect.signature(function).parameters.values():

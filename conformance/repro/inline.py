@@ -1,6 +1,6 @@
-"""Source of this package's functions with everything that they use, so that a script needs no import of it.
+"""Source of this package's functions with everything that they use, so that a script does not import the package.
 
-Works on the text alone: a module is parsed and compiled, and never imported, so no framework is needed.  Annotations
+Works on the text only: a module is parsed and compiled, and never imported, so no framework is needed.  Annotations
 of functions are left out, and with them the names that only they use; comments and docstrings stay.
 """
 
@@ -20,13 +20,13 @@ from types import CodeType
 
 from attention_conformance.impls.script import WIDTH
 
-#: The package whose sources are written out; others are imported.
+#: The package whose sources are written out; other packages are imported.
 OWN = __name__.partition(".")[0]
 
-#: A function whose arguments stand on lines of their own.
+#: The header of a function with its arguments on lines of their own.
 _HEADER = re.compile(r"^(?P<start> *def \w+)\(\n(?P<arguments>(?: +[^\n]*\n)+?) *\):$", re.MULTILINE)
 
-#: Instructions that take a name from the module; the last one is that of annotations, from Python 3.14 on.
+#: Instructions that take a name from the module; annotations use the last one, from Python 3.14 on.
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 #: An import: ``import module as name`` (member ""), or ``from module import member as name``.
@@ -34,7 +34,7 @@ Import = tuple[str, str, str]
 
 
 class CannotInline(Exception):
-    """A name whose source cannot stand alone; the text says which."""
+    """A name whose source cannot be written out by itself; the text says which."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Inliner:
 
     def __init__(self) -> None:
         self.imports: set[Import] = set()
-        #: The module of every name that was given.
+        #: The module of every name that was added.
         self._from: dict[str, str] = {}
 
     def add(self, roots: Iterable[str]) -> str:
-        """The source of functions (``module:function``) and of all they use that has not been given yet.
+        """The source of functions (``module:function``) and of all they use that was not added before.
 
         Raises CannotInline for a name that is not defined at the top level of its module, and for a name that two
         modules define.
@@ -121,7 +121,7 @@ def lambda_at(module: str, line: int) -> tuple[str, str, list[str]]:
 
 
 def joined(blocks: Sequence[tuple[ast.stmt, str]]) -> str:
-    """Definitions two lines apart, plain assignments below each other."""
+    """Definitions two blank lines apart, with consecutive plain assignments on adjacent lines."""
     text, last = "", None
     for statement, block in blocks:
         plain = isinstance(statement, (ast.Assign, ast.AnnAssign))
@@ -142,7 +142,7 @@ def parsed_import(line: str) -> set[Import]:
 
 
 def import_lines(imports: Iterable[Import]) -> str:
-    """Imports as a file begins with them: the standard library's, a blank line, the others'."""
+    """Import lines for the top of a file: the standard library's, a blank line, the others."""
     modules: dict[str, list[str]] = {}
     lines: list[str] = []
     for module, member, name in sorted(set(imports)):
@@ -158,7 +158,7 @@ def import_lines(imports: Iterable[Import]) -> str:
 
 @functools.cache
 def _parsed(module: str) -> _Module:
-    spec = importlib.util.find_spec(module)  # imports the packages that it is in, which are tables
+    spec = importlib.util.find_spec(module)  # imports its parent packages, which are only tables
     if spec is None or spec.origin is None:
         raise CannotInline(f"{module} has no source")
     source = Path(spec.origin).read_bytes()
@@ -201,7 +201,7 @@ def _globals(code: CodeType) -> Iterator[str]:
 
 
 def _text(source: bytes, statement: ast.stmt) -> str:
-    """The statement as it stands in its module, with the comments above it and without annotations of functions."""
+    """The statement's text in its module, with the comments above it and without annotations of functions."""
     lines = source.splitlines(keepends=True)
     starts = [0]
     for line in lines:
@@ -229,7 +229,7 @@ def _one_line(header: re.Match[str]) -> str:
 
 
 def _edits(source: bytes, statement: ast.stmt, at: Callable[[int, int], int]) -> Iterator[tuple[int, int, bytes]]:
-    """Replacements, as (start, stop, replacement), so that functions have no annotations."""
+    """Replacements, as (start, stop, replacement), that remove the annotations of functions."""
 
     def start(node: ast.expr | ast.arg) -> int:
         return at(node.lineno, node.col_offset)

@@ -1,6 +1,6 @@
-"""Inputs of a script: few numbers written out, others by the recipe that makes them from their seed, or as bytes.
+"""Inputs of a script: few numbers are written out; others come from the recipe and its seed, or as bytes.
 
-A maker of data is a closure; the recipe goes back to the expression that made it: ``peak(-1)``, ``random_mask(0.5)``.
+A maker of data is a closure; the recipe recovers the expression that made it: ``peak(-1)``, ``random_mask(0.5)``.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from attention_conformance.conformance.cases.packed import PackedShape, PagedSha
 from attention_conformance.conformance.repro.inline import CannotInline, Import, Inliner, import_lines, lambda_at
 from attention_conformance.impls.script import CARRIED, INDENT, WIDTH, applied, enclosed
 
-#: Numbers up to which inputs may be written out, and lines of them up to which they are, if there is a recipe: one
+#: Most numbers for which inputs may be written out, and most lines for which they are, if there is a recipe: a recipe
 #: takes 10 to 30 lines, and says what the numbers are.  Written numbers do without NumPy's random generator, whose
 #: stream may change between versions.
 LITERAL_NUMBERS = 1500
 LITERAL_LINES = 40
 
-#: Lines of them, beyond one an array, up to which they are in any case: two rows of four numbers in float64 each.
+#: Most lines, beyond one per array, for which they always are: two rows of four numbers in float64 each.
 LITERAL_ALWAYS = 12
 
-#: Lines that are short, and numbers of a draw that are replaced one by one.
+#: Most lines of a short form, and most numbers of a draw that are replaced one by one.
 SHORT, REPLACED = 16, 4
 
-#: Lines of one array that are few.
+#: Most lines of one array in a brief form.
 BRIEF = 3
 
 #: The seed of the numbers that the steps of one sequence are cut from (cases/decode.py).
 SEQUENCE = 7
 
-#: Beginning of an edit in place; its body is a statement's right side.
+#: Beginning of an edit that is a lambda; its body becomes a statement's right side.
 _LAMBDA = "(lambda x: "
 
 _NUMPY: Import = ("numpy", "", "np")
@@ -58,9 +58,9 @@ class NoRecipe(Exception):
 def expression(value: Any, sources: list[str]) -> str:
     """The expression for a plain value or a function; the functions that it names are added to ``sources``.
 
-    A function is named if it is one of a module, and a lambda that needs nothing else is written out.  A function that
-    was made by another one is written as the call of that one, with the arguments that the closure holds.  Whether the
-    result is the same has to be tried.  Raises NoRecipe or CannotInline for anything else.
+    A function of a module is named, and a lambda that needs nothing else is written out.  A function that was made by
+    another one is written as the call of that one, with the arguments that the closure holds.  The caller must try
+    whether the result is the same.  Raises NoRecipe or CannotInline for anything else.
     """
     if callable(value):
         return _function(value, sources)
@@ -93,7 +93,7 @@ def _function(value: Any, sources: list[str]) -> str:
 
 
 def _call(made_by: Callable[..., Any], held: Any, sources: list[str]) -> str:
-    """The call of a function with the arguments that a closure of it holds; defaults are left out."""
+    """The call of a function with the arguments that its closure holds; defaults are left out."""
     arguments = []
     parameters = inspect.signature(made_by).parameters.values()
     for each in parameters:
@@ -111,7 +111,7 @@ def _call(made_by: Callable[..., Any], held: Any, sources: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Statements:
-    """Statements that define the arguments and the array keywords in NumPy; those of CARRIED stand in float32."""
+    """Statements that define the arguments and the array keywords in NumPy; dtypes of CARRIED become float32."""
 
     lines: tuple[str, ...]
     imports: frozenset[Import] = frozenset({_NUMPY})
@@ -127,13 +127,13 @@ def arrays(case: AnyCase, dtype: str) -> dict[str, np.ndarray]:
 
 
 def simpler_forms(case: AnyCase) -> Mapping[str, str]:
-    """The assignments of a case whose inputs were simplified, by name; none of another one."""
+    """The assignments of a case whose inputs were simplified, by name; none for other cases."""
     forms: Mapping[str, str] = getattr(case.edit, "written", {})
     return forms
 
 
 def left_out(case: AnyCase) -> tuple[str, ...]:
-    """The keywords of a case that its simpler form does without."""
+    """The keywords of a case that its simpler form leaves out."""
     names: tuple[str, ...] = getattr(case.edit, "left_out", ())
     return names
 
@@ -160,7 +160,7 @@ def statements(case: AnyCase, dtype: str) -> Statements:
 
 
 def _grouped(lines: Sequence[str]) -> tuple[str, ...]:
-    """Assignments, those of one right side in one statement, at the place of the first."""
+    """Assignments, with those that share a right side joined in one statement at the first one's place."""
     names: dict[str, list[str]] = {}
     for line in lines:
         name, _, right = line.partition(" = ")
@@ -174,12 +174,12 @@ def _grouped(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _writable(wanted: Mapping[str, np.ndarray]) -> bool:
-    """Whether there are few numbers to write; an array of equal ones is one."""
+    """Whether there are few numbers to write; an array of equal numbers counts as one."""
     return sum(1 if _uniform(array) else array.size for array in wanted.values()) <= LITERAL_NUMBERS
 
 
 def _uniform(array: np.ndarray) -> bool:
-    """Whether it has several elements, all with the same bits."""
+    """Whether an array has several elements, all with the same bits."""
     return array.size > 1 and len(np.unique(np.ascontiguousarray(array).view(f"u{array.itemsize}"))) == 1
 
 
@@ -202,7 +202,7 @@ def _literal(name: str, array: np.ndarray) -> str:
 
 
 def carried(array: np.ndarray) -> np.ndarray:
-    """The array in a dtype that NumPy has by itself."""
+    """The array in a dtype of NumPy's own."""
     return array.astype(np.float32) if str(array.dtype) in CARRIED else array
 
 
@@ -213,7 +213,7 @@ def _nested(array: np.ndarray) -> str:
 
 
 def _number(value: Any) -> str:
-    """The shortest text that gives this very number in its dtype."""
+    """The shortest text that gives exactly this number in its dtype."""
     if isinstance(value, np.bool_):
         return str(int(value))
     text = str(value)
@@ -223,7 +223,7 @@ def _number(value: Any) -> str:
 
 
 def _filled(text: str) -> list[str]:
-    """A long list over lines of full width."""
+    """A long list, wrapped to lines of full width."""
     lines, line = [], INDENT
     for word in text.split(" "):
         if len(line) + len(word) > WIDTH:
@@ -246,9 +246,9 @@ def brief(name: str, array: np.ndarray) -> str:
 
 
 def short(case: AnyCase, dtype: str) -> Statements | None:
-    """The arrays a line or two each, without a function: normal draws, sums of one row per axis, rows of 0 and 1.
+    """The arrays in a line or two each, without a function: normal draws, sums of one row per axis, rows of 0 and 1.
 
-    None where one of them is nothing of this, or more than SHORT lines come together.
+    None where an array is none of these, or where there are more than SHORT lines in all.
     """
     return next(filter(None, (_short(case, dtype, seed) for seed in (zlib.crc32(case.name.encode()), SEQUENCE))), None)
 
@@ -282,7 +282,7 @@ def _short(case: AnyCase, dtype: str, seed: int) -> Statements | None:
 def _poisoned(
     name: str, array: np.ndarray, rng: np.random.Generator, wanted: Mapping[str, np.ndarray], dtype: str
 ) -> str:
-    """An array of four axes that has one and the same number at some keys, and is a sum or a draw elsewhere."""
+    """An array of four axes that has one number throughout some keys, and is a sum or a draw elsewhere."""
     if array.ndim != 4 or array.dtype == bool or 0 in array.shape:
         return ""
     rows = np.moveaxis(array, 2, 0).reshape(array.shape[2], -1)
@@ -295,7 +295,7 @@ def _poisoned(
     value = rows[keys[0], 0]
     steps = np.diff(np.unique(array.take(kept, 2).astype(np.float64)[0, 0, :, 0]))
     plain = array.copy()
-    for j in keys:  # what would be there, were the numbers the sum of one for each index
+    for j in keys:  # the numbers there if the array were a sum of one for each index
         near = min(kept, key=lambda other, j=j: abs(other - j))  # type: ignore[misc]
         with np.errstate(all="ignore"):
             plain[:, :, j] = array[:, :, near] + (j - near) * (steps[0] if steps.size else 0)
@@ -312,7 +312,7 @@ _DRAWN = re.compile(r"(\w+) = (\(.*rng\.standard_normal.*\.astype\(np\.\w+\))")
 
 
 def _merged(lines: Sequence[str]) -> list[str]:
-    """The statements, with draws that follow each other in one: of normal numbers, and of one expression."""
+    """The statements, with consecutive draws joined: of normal numbers, and of one expression."""
     found: list[str] = []
     for cast, group in itertools.groupby(lines, lambda line: (m := _DRAW.fullmatch(line)) and m[3]):
         some = list(group)
@@ -330,7 +330,7 @@ def _right_side(line: str) -> str:
 
 
 def _repeated(lines: list[str]) -> list[str]:
-    """Draws of one expression as one statement; in the order of the names, as a generator expression is evaluated."""
+    """Draws of one expression as one statement; a generator expression evaluates them in the order of the names."""
     drawn = [m for m in map(_DRAWN.fullmatch, lines) if m]
     if len(drawn) < 2 or len(drawn) < len(lines):
         return lines
@@ -339,7 +339,7 @@ def _repeated(lines: list[str]) -> list[str]:
 
 
 def _summed(name: str, array: np.ndarray) -> str:
-    """An array of equal numbers, a short one, or one that is a sum of one number for each index, each exact."""
+    """An array of equal numbers, a short array, or one that is exactly a sum of one number for each index."""
     if array.size == 0 or _uniform(array):
         return _literal(name, array)
     if array.dtype != bool and array.ndim > 1 and np.isfinite(array).all():
@@ -352,13 +352,13 @@ def _summed(name: str, array: np.ndarray) -> str:
             line = f"{name} = sum(np.ix_({', '.join(map(_row, parts))})).astype(np.{array.dtype})"
             return line if len(line) <= WIDTH else ""
     if len(name) + len(" = np.array(, )") + 2 * array.size > WIDTH:
-        return ""  # a digit and a comma each are too much
+        return ""  # too long even with a digit and a comma each
     line = _literal(name, array)
     return line if "\n" not in line else ""
 
 
 def _row(numbers: np.ndarray) -> str:
-    """Numbers as a list, the shorter one of a list that repeats."""
+    """Numbers as a list; shorter for a list that repeats or counts."""
     texts = [_number(each) for each in numbers]
     for period in range(1, len(texts) // 2 + 1):
         if texts == texts[:period] * (len(texts) // period):
@@ -379,17 +379,17 @@ def _draw_expression(
     dtype: str,
     but: frozenset[int] = frozenset(),
 ) -> str:
-    """Normal numbers with a spread, a few of them replaced; the generator goes on behind them, else it stays.
+    """Normal numbers with a spread, a few of them replaced; the generator advances only if this form fits.
 
-    What is at some keys, ``but``, is not looked at.
+    Numbers at the keys ``but`` are not compared.
     """
     before = rng.bit_generator.state
     own = np.dtype("float32" if dtype == "bfloat16" else dtype)
-    rounded = dtype in CARRIED  # once the framework has it
+    rounded = dtype in CARRIED  # by the framework
     if name.removeprefix("grad_") in ("lse", "lses"):  # in float32 or wider
         own, rounded = array.dtype, False
     cast = f".astype(np.{own})" if array.dtype == own else f".astype(np.{own}).astype(np.{array.dtype})"
-    for skipped in ("", "v"):  # makers draw v and put other numbers in its place
+    for skipped in ("", "v"):  # makers draw v and replace it by other numbers
         skip = ""
         if skipped and skipped in wanted:
             rng.standard_normal(wanted[skipped].shape)
@@ -414,7 +414,7 @@ def _draw_expression(
 def _plainly_drawn(
     name: str, array: np.ndarray, rng: np.random.Generator, wanted: Mapping[str, np.ndarray], dtype: str
 ) -> str:
-    """A draw in one line; short ones too, as those behind them are drawn from where the generator then is."""
+    """A draw in one line; short ones too, as later draws start from where the generator then is."""
     before = rng.bit_generator.state
     text = _draw_expression(name, array, rng, wanted, dtype) if array.size > REPLACED else ""
     if "\n" not in text:
@@ -443,18 +443,18 @@ def _made_of(array: np.ndarray, draw: np.ndarray) -> Iterator[tuple[str, np.ndar
 
 
 def _factor(array: np.ndarray, draw: np.ndarray) -> float:
-    """The factor that most of the numbers have against the draw, in few digits; 1 where there is none."""
+    """The ratio of most numbers to the draw, in few digits; 1 where there is none."""
     with np.errstate(all="ignore"):
         return _short_number(np.median(array / draw)) or 1.0
 
 
 def _short_number(number: Any) -> float:
-    """A number in three digits, 0 for what is none."""
+    """A number in three digits; 0 if it is not finite."""
     return float(f"{number:.3g}") if np.isfinite(number) else 0.0
 
 
 def _rows(name: str, array: np.ndarray) -> str:
-    """A mask, or a bias of two numbers, by its rows; along axes where it is the same it is written once."""
+    """A mask, or a bias of two numbers, by its rows; written once along axes where it is constant."""
     if array.ndim == 0:
         return ""
     outer = "{}"
@@ -480,14 +480,14 @@ def _rows(name: str, array: np.ndarray) -> str:
 
 
 def seeded(case: AnyCase, dtype: str) -> Statements | None:
-    """The recipe of ``conformance.cases.base`` for this case, or None if it cannot be written or makes others."""
+    """The recipe of ``conformance.cases.base`` for this case; None if it cannot be written or makes other arrays."""
     wanted = arrays(case, dtype)
     try:
         recipe = _recipe(case, dtype, wanted)
         made = _run(recipe)
     except (NoRecipe, CannotInline):
         return None
-    except Exception:  # whatever a maker raises that was called with the wrong arguments
+    except Exception:  # whatever a maker raises that is called with wrong arguments
         return None
     if not _equal(made, wanted):
         return None
@@ -502,7 +502,7 @@ def seeded(case: AnyCase, dtype: str) -> Statements | None:
 
 
 def _differs(names: Sequence[str], check: int) -> list[str]:
-    """The condition that the arrays' bytes are not those with this checksum."""
+    """The condition that the arrays' bytes do not have this checksum."""
     condition = 'if zlib.crc32(b"".join(a.tobytes() for a in {})) != {}:'
     line = condition.format(f"({', '.join(names)})", check)
     return [line] if len(line) <= WIDTH else [enclosed("drawn = (", names, ")"), condition.format("drawn", check)]
@@ -524,7 +524,7 @@ def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Stat
         f"rng = np.random.default_rng({zlib.crc32(case.name.encode())})",
         f"{drawn} = (a.astype({carrier}{order}) for a in {expression(case.data or usual, sources)}(rng, s))",
     ]
-    if "lses" in inputs.arrays:  # of a merge, in float32 beside outputs in half precision
+    if "lses" in inputs.arrays:  # of a merge: float32 next to outputs in half precision
         lines[-1] = f"outputs, lses = {expression(case.data, sources)}(rng, s)"
         lines.append(f"outputs, lses = outputs.astype({carrier}{order}), lses.astype(np.{inputs.lses.dtype}{order})")
     if "grad_output" in inputs.arrays:
@@ -559,7 +559,7 @@ def _recipe(case: AnyCase, dtype: str, wanted: Mapping[str, np.ndarray]) -> Stat
 
 
 def _shape_of_output(case: AnyCase) -> tuple[int, ...]:
-    """Shape of the output of sdpa, varlen or mha, whose gradients the case asks for."""
+    """Shape of the output of sdpa, varlen or mha, whose gradients the case tests."""
     s = case.shape
     if isinstance(s, PackedShape):
         return (sum(s.q_lengths), s.hq, s.dv)
@@ -569,7 +569,7 @@ def _shape_of_output(case: AnyCase) -> tuple[int, ...]:
 
 
 def _shape(shape: Any, has_bias: bool) -> tuple[list[str], Callable[..., Any]]:
-    """The statements that define ``s`` with all that makers of data ask of a shape, and the data without a maker."""
+    """The statements that define ``s`` with all that makers of data use of a shape, and the default maker."""
     if isinstance(shape, PackedShape):
         sizes = [f"{name}={value!r}" for name, value in asdict(shape).items()]
         if isinstance(shape, PagedShape):
@@ -590,7 +590,7 @@ def _shape(shape: Any, has_bias: bool) -> tuple[list[str], Callable[..., Any]]:
 
 
 def definitions(written: Statements, inliner: Inliner) -> str:
-    """The functions that the statements use.  Scripts do without ml_dtypes: what they draw is not bfloat16 yet."""
+    """The functions that the statements use.  Scripts do without ml_dtypes: their draws are not bfloat16 yet."""
     text = inliner.add(written.sources).replace("ml_dtypes.finfo(", "np.finfo(")
     inliner.imports.discard(("ml_dtypes", "", ""))
     return text
@@ -600,7 +600,7 @@ def definitions(written: Statements, inliner: Inliner) -> str:
 
 
 def packed(case: AnyCase, dtype: str) -> Statements:
-    """Compressed bytes, for what can be written in no other way."""
+    """Compressed bytes, for arrays that cannot be written in any other way."""
     lines = []
     for name, array in arrays(case, dtype).items():
         array = carried(array)
@@ -623,7 +623,7 @@ def _run(written: Statements) -> dict[str, Any]:
     inliner = Inliner()
     defined = definitions(written, inliner)
     text = "\n".join([import_lines(written.imports | inliner.imports), defined, *written.lines])
-    names: dict[str, Any] = {"__name__": __name__}  # a module that exists, as dataclasses want
+    names: dict[str, Any] = {"__name__": __name__}  # a module that exists, as dataclasses require
     with np.errstate(all="ignore"):
         exec(compile(text, "inputs", "exec"), names)  # noqa: S102  (our own source)
     return names

@@ -1,13 +1,12 @@
-"""Simpler inputs for a script: constants, counts along an axis and small patterns in the place of drawn numbers.
+"""Simpler inputs for a script: constants, counts along an axis and small patterns instead of drawn numbers.
 
 The recipe that draws the numbers of a case may be longer than the point.  Each array is replaced by the simplest form,
 one line long, with which the call still fails in the same way: by the same clause and results, with numbers where there
-were numbers, and from the same cause.  A function may have two mistakes, and inputs that suit one of them hide the
-other: what explains the failure has to explain the simpler one, too.  Without an explanation no row may be wrong that
-was right; and where every row was wrong, so that nothing tells causes apart, numbers are replaced by such as any
-mistake shows on, and results have to be wrong by about as much.  Biases and the output projection of a layer are left
-out where the failure does without them.  What is expected is computed anew by the reference, so a right function
-passes.
+were numbers, and from the same cause.  A function may have two mistakes, and inputs that show one may hide the other,
+so the explanation of the failure must explain the simpler one too.  Without an explanation no right row may become
+wrong; and where every row was wrong, so that causes cannot be distinguished, the new numbers are ones on which any
+mistake shows, and results must be wrong by about as much.  Biases and the output projection of a layer are left out
+where the failure does not need them.  The reference recomputes the expected results, so a right function passes.
 """
 
 from __future__ import annotations
@@ -33,26 +32,26 @@ from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.operators import WIDE_RESULTS
 
-#: Failures whose inputs are simplified; of the others a call costs a process or its time, or another number may matter.
+#: Failures whose inputs are simplified; for others a call costs a process or its time, or another number may matter.
 SIMPLIFIED = (Failure.VALUE, Failure.SHAPE, Failure.DTYPE, Failure.ERROR, Failure.NO_ERROR, Failure.MODIFIED)
 
 #: Seconds that the search of one script may take.
 BUDGET = 8.0
 
-#: Error of the worst element in bounds, at least, unless it was nearer before: another machine rounds otherwise.
+#: Least error of the worst element in bounds, unless it was smaller before: another machine rounds differently.
 CLEAR = 2.0
 
-#: The factor by which a failure without an explanation, in all rows, may be larger or smaller than it was.
+#: The factor by which an unexplained failure in all rows may become larger or smaller.
 ABOUT = 4.0
 
-#: Distance by which the numbers of each array that are like drawn ones begin further on, so that no two are alike.
+#: Offset between the starts of the random-like patterns of successive arrays, so that no two are alike.
 FIRST = 17
 
-#: Lines from which on a script is worth the search.
+#: Lines beyond which a script is worth the search.
 LONG = 40
 
-#: Keywords that are left out together, where the failure does without them: of a layer those that add or project
-#: further, and what asks for another result.
+#: Keywords that are left out together, where the failure does not need them: of a layer those that add or project
+#: further, and those that request another result.
 OPTIONAL = (
     ("b_q", "b_k", "b_v", "b_o"),
     ("b_q", "b_k", "b_v"),
@@ -65,13 +64,13 @@ OPTIONAL = (
     ("return_weights",),
 )
 
-#: What is simplified last, as the other arrays decide which of its numbers are needed.
+#: Arrays that are simplified last, as the other arrays decide which of their numbers are needed.
 LAST = ("q", "k", "v", "x_q", "x_kv", "k_cache", "v_cache", "outputs", "lses", "latents")
 
 #: Judges a case.
 Judge = Callable[[AnyCase], Judged]
 
-#: Whether what explains the first failure explains that of another case.
+#: Whether the explanation of the first failure explains another case's.
 Fits = Callable[[AnyCase, Judged], bool]
 
 
@@ -79,21 +78,21 @@ Fits = Callable[[AnyCase, Judged], bool]
 class Simpler:
     """Edit of a case that gives it other inputs."""
 
-    #: Inputs, of the type that the operator has.
+    #: Inputs, of the operator's type.
     held: Any
-    #: The statements that they are written as, by name; of the others there are none.
+    #: The statements of the simplified arrays, by name.
     written: Mapping[str, str]
     #: Keywords of the case that are not given.
     left_out: tuple[str, ...] = ()
 
     def __call__(self, inputs: Any) -> Any:
-        """The inputs that are held, whatever the case's are."""
+        """The held inputs, whatever the case's own are."""
         return self.held
 
 
 @dataclass(frozen=True)
 class _Search:
-    """A failure, of which simpler cases are looked for."""
+    """A failure for which simpler cases are looked for."""
 
     judged: Judged
     case: AnyCase
@@ -102,13 +101,13 @@ class _Search:
     fits: Fits | None
     #: When it ends, by the monotonic clock.
     end: float
-    #: Whether nothing tells the cause from another one, so that only numbers on which every mistake shows are tried.
+    #: Whether the cause cannot be distinguished, so that only numbers on which every mistake shows are tried.
     plain: bool
     #: Keywords that are not given.
     left_out: tuple[str, ...] = ()
 
     def tried(self, held: Mapping[str, np.ndarray], written: Mapping[str, str]) -> tuple[Judged, AnyCase] | None:
-        """The case with these arrays, and its result, where it fails as the first one; None where it does not."""
+        """The case with these arrays, and its result, if it fails like the first one; otherwise None."""
         if time.monotonic() > self.end:
             return None
         one = _case(self.case, held, written, self.dtype, self.left_out)
@@ -128,7 +127,7 @@ def for_script(
 ) -> tuple[Judged, AnyCase]:
     """A case with simpler inputs where a script of the case would be long, and its result.
 
-    Those that are given where there is nothing simpler.
+    The given result and case where there is nothing simpler.
 
     Parameters
     ----------
@@ -148,7 +147,7 @@ def for_script(
     Returns
     -------
     tuple of Judged and AnyCase
-        For ``compose.text``, which is asked how long the script is, and raises.
+        For ``compose.text``, which measures the script's length, and whose exceptions pass through.
     """
     if judged.result.failure not in SIMPLIFIED:
         return judged, case
@@ -166,14 +165,14 @@ def for_script(
 def simpler(
     judged: Judged, case: AnyCase, dtype: str, judge: Judge, fits: Fits | None, seconds: float = BUDGET
 ) -> tuple[Judged, AnyCase]:
-    """A case with simpler inputs that fails in the same way, and its result; those that are given where there is none.
+    """A case with simpler inputs that fails in the same way, and its result; the given ones where there is none.
 
     Parameters
     ----------
     judged
         A result that fails in one of the ways of SIMPLIFIED.
     case
-        The case that failed; one that no call has to come before.
+        The case that failed; one that needs no earlier call.
     dtype
         Dtype of the case.
     judge
@@ -181,12 +180,12 @@ def simpler(
     fits
         Whether the explanation of the failure explains another case's; None without an explanation.
     seconds
-        For all calls together.
+        Time for all calls together.
 
     Returns
     -------
     tuple of Judged and AnyCase
-        All arrays that take many lines are replaced, or none of them, where keywords alone may be left out.
+        Either all arrays that take many lines are replaced, or none, and then only keywords may be left out.
     """
     if case.earlier() is not None or judged.result.failure not in SIMPLIFIED or judged.reply is None:
         return judged, case
@@ -213,7 +212,7 @@ def simpler(
 
 
 def _under_original_name(case: AnyCase, found: tuple[Judged, AnyCase]) -> tuple[Judged, AnyCase]:
-    """The result under the name of the case that it stands for."""
+    """The result and its case under the name of the original case."""
     judged, simple = found
     return replace(judged, result=replace(judged.result, case=case.name)), replace(simple, name=case.name)
 
@@ -221,7 +220,7 @@ def _under_original_name(case: AnyCase, found: tuple[Judged, AnyCase]) -> tuple[
 def _without_options(
     search: _Search, held: dict[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...], tuple[Judged, AnyCase] | None]:
-    """The arrays without those of OPTIONAL that the failure does without, what is left out, and what comes of it."""
+    """The arrays without those of OPTIONAL that the failure does not need, the names left out, and what results."""
     left, best = (), None
     given = search.case.inputs(search.dtype).keywords
     for names in OPTIONAL:
@@ -237,10 +236,10 @@ def _without_options(
 
 
 def same(before: Judged, case: AnyCase, after: Judged, one: AnyCase, dtype: str, fits: Fits | None) -> bool:
-    """Whether a simpler case fails as the one before: clause, results, numbers or none, clearly, and the same cause.
+    """Whether a simpler case fails like the one before: clause, results, numbers or none, clearly, and the same cause.
 
-    A row that was wrong has to be wrong again.  Without an explanation, no other one may be, and where all were, the
-    errors have to be about as large.  What is no failure by value has to be said in the same words.
+    Some row that was wrong must be wrong again.  Without an explanation, no other row may be, and where all rows were,
+    the errors must be about as large.  A failure that is not by value must have the same reason.
     """
     a, b = before.result, after.result
     if after.reply is None or (a.failure, a.broken) != (b.failure, b.broken):
@@ -270,7 +269,7 @@ def same(before: Judged, case: AnyCase, after: Judged, one: AnyCase, dtype: str,
 
 
 def _about(before: Judged, case: AnyCase, after: Judged, one: AnyCase, dtype: str, name: str) -> bool:
-    """Whether every row of a result is wrong, by about as much as it was, for its size."""
+    """Whether every row of a result is wrong, by about as much as before relative to its size."""
     if not _rows(_compared(after, one, dtype)[name]).all():
         return False
     sizes = [_relative(judged, each, dtype, name) for judged, each in ((before, case), (after, one))]
@@ -278,7 +277,7 @@ def _about(before: Judged, case: AnyCase, after: Judged, one: AnyCase, dtype: st
 
 
 def _relative(judged: Judged, case: AnyCase, dtype: str, name: str) -> float:
-    """The mean error of a result, by the mean size of what is expected; 0 where there are no numbers."""
+    """The mean error of a result, relative to the mean expected size; 0 where there are no numbers."""
     assert judged.reply is not None
     expected = getattr(case.expected(dtype), name)
     with np.errstate(all="ignore"):
@@ -290,7 +289,7 @@ def _relative(judged: Judged, case: AnyCase, dtype: str, name: str) -> float:
 
 
 def _confined(judged: Judged, case: AnyCase, dtype: str) -> bool:
-    """Whether there are right rows beside the wrong ones, in each wrong result; they tell causes apart."""
+    """Whether each wrong result has right rows too, which distinguish causes."""
     wrong = [c for c in _compared(judged, case, dtype).values() if not c.ok]
     return all(not _rows(c).all() for c in wrong)
 
@@ -303,7 +302,7 @@ def _compared(judged: Judged, case: AnyCase, dtype: str) -> dict[str, Comparison
 
 
 def _rows(compared: Comparison) -> np.ndarray:
-    """The rows that have wrong elements; each of log-sum-exps is one number."""
+    """The rows that have wrong elements; a row of log-sum-exps is one number."""
     wide = compared.name in WIDE_RESULTS
     return compared.outside if wide else np.any(compared.outside, -1, keepdims=True)
 
@@ -321,7 +320,7 @@ def forms(array: np.ndarray, *, plain: bool = False, first: int = 0) -> Iterator
     """Expressions of the numbers of an array, the simplest first; they broadcast to its shape.
 
     Equal numbers, the identity, a count along an axis, a fixed pattern without a generator; for a mask all, one or some
-    keys or rows.  With ``plain`` numbers alone that are like drawn ones, others for another ``first``.
+    keys or rows.  With ``plain`` only random-like numbers, which differ by ``first``.
     """
     if array.ndim == 0:
         yield from ("0", "1")
@@ -343,7 +342,7 @@ def forms(array: np.ndarray, *, plain: bool = False, first: int = 0) -> Iterator
 
 
 def _patterns(array: np.ndarray, keys: str, lines: str) -> Iterator[str]:
-    """Forms of numbers."""
+    """Forms of numbers that are not random-like."""
     yield "0"
     if array.ndim == 1:
         yield from ("1", f"{keys} % 5")
@@ -369,7 +368,7 @@ def _patterns(array: np.ndarray, keys: str, lines: str) -> Iterator[str]:
 
 
 def _spread(array: np.ndarray) -> float:
-    """The standard deviation of what is finite."""
+    """The standard deviation of the finite numbers."""
     numbers = array.astype(np.float64)
     return float(np.std(numbers[np.isfinite(numbers)])) if np.isfinite(numbers).any() else 0.0
 
@@ -386,7 +385,7 @@ def _size(array: np.ndarray) -> float:
 
 
 def _short(number: float) -> str:
-    """A number without what a whole one does not need."""
+    """A number, without a decimal point if it is whole."""
     return str(int(number)) if number == int(number) and abs(number) < 1e6 else repr(float(number))
 
 
@@ -404,14 +403,14 @@ def _statement(name: str, form: str, array: np.ndarray) -> str:
 
 
 def _is_table(array: np.ndarray) -> bool:
-    """Whether an array holds places or lengths, which mean what they are; a cache of whole numbers has 8 bits."""
+    """Whether an array holds places or lengths, which cannot be replaced; an integer cache has 8 bits."""
     return array.dtype.kind == "i" and array.itemsize > 1
 
 
 def _case(
     case: AnyCase, held: Mapping[str, np.ndarray], written: Mapping[str, str], dtype: str, left_out: tuple[str, ...]
 ) -> AnyCase:
-    """The case with other arrays and without some keywords, in a store of its own, as its name is the key there."""
+    """The case with other arrays and without some keywords, in a store of its own, where its name is the key."""
     was = case.inputs(dtype)
     keywords = {name: held.get(name, value) for name, value in was.keywords.items() if name not in left_out}
     inputs = replace(was, **{name: held[name] for name in was.arrays}, keywords=keywords)

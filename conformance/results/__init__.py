@@ -1,4 +1,4 @@
-"""The result file of a run: written line by line (file.py), and read as data that is not trusted (parse.py)."""
+"""The result file of a run: written line by line (file.py), and read as untrusted data (parse.py)."""
 
 from attention_conformance.conformance.results.file import Writer, by_column, fingerprint, one_by_one, rewrite
 from attention_conformance.conformance.results.parse import (

@@ -1,7 +1,7 @@
 """Result file, written: JSON lines, a header first, one line per result, a footer last.
 
-Lines are written as they come, so that a run that is killed leaves what it measured; the footer's counts
-show that nothing is missing.  The schema is ``results.schema.json``.
+Lines are written as results arrive, so that a killed run leaves what it measured; the footer's counts show that nothing
+is missing.  The schema is ``results.schema.json``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from attention_conformance.conformance.results.parse import FORMAT, as_record
 
 
 class Writer:
-    """Writes a result file line by line.  A context manager; the footer is written when it is left."""
+    """Writes a result file line by line.  A context manager that writes the footer on exit."""
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -30,7 +30,7 @@ class Writer:
         self._line({"kind": "header", "format": FORMAT, "spec": SPEC_VERSION, **header})
 
     def write(self, result: Result) -> None:
-        """Add one result, at once.
+        """Write one result immediately.
 
         Parameters
         ----------
@@ -73,12 +73,12 @@ class Writer:
 def rewrite(
     path: Path, header: Mapping[str, Any], results: Iterable[Result], diagnoses: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Put a complete file in the place of one whose lines came in another order; no reader sees half of it.
+    """Replace a file with a complete one whose lines are in order; no reader sees half of it.
 
     Parameters
     ----------
     path
-        Path of the file that is replaced.
+        Path of the file to replace.
     header
         The first line.
     results
@@ -95,7 +95,7 @@ def rewrite(
 
 
 def one_by_one(lines: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The records of a result file that ``read`` accepts, with those by column as single results.
+    """The records of a valid result file, with results by column as single results.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def one_by_one(lines: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def by_column(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The records of a result file with all results in one, by column: half as large when it is compressed.
+    """The records of a result file with all results in one, by column, which is half as large when compressed.
 
     Parameters
     ----------

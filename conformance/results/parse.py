@@ -1,6 +1,6 @@
 """Result file, read: typed records of bounded size, or a named error; the types are also the schema.
 
-Result files come from other machines, by e-mail and from the web.  They are read as data, and nothing in them is run.
+Result files come from other machines, by e-mail and from the web.  They are read as data; nothing in them is run.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FORMAT = 2
 #: The published schema of a line.
 SCHEMA = Path(__file__).parents[1] / "results.schema.json"
 
-#: Bytes of the largest line and file that are read, decompressed if it is compressed.  The published run of all
-#: implementations has lines of up to 6 kB and 6 MB in all; its footer grows with the failures.
+#: Bytes of the largest line and file that are read, after decompression.  The published run of all implementations has
+#: lines of up to 6 kB and 6 MB in all; its footer grows with the failures.
 LINE_LIMIT, FILE_LIMIT = 1 << 24, 1 << 30
 
 Name = Annotated[str, Meta(min_length=1)]
@@ -140,7 +140,7 @@ class ResultColumns(Record, frozen=True, tag_field="kind", tag="results"):
     columns: Annotated[dict[Name, tuple[Any, ...]], Meta(description="fields of a result line, each of as many values")]
 
     def lines(self) -> Iterator[ResultLine]:
-        """The results one by one.  Raises WrongType or ValueError where they are none."""
+        """The results one by one.  Raises WrongType or ValueError for columns that are not results."""
         for values in zip(*self.columns.values(), strict=True):
             yield strict.convert({"kind": "result", **dict(zip(self.columns, values, strict=True))}, ResultLine)
 
@@ -215,7 +215,7 @@ class Run:
     results: tuple[Result, ...]
     #: False if the footer is missing: the run was cut off.
     complete: bool
-    #: What explains failures, as the footer has it.
+    #: Diagnoses of the failures, from the footer.
     diagnoses: tuple[Diagnosis, ...] = ()
 
 
@@ -225,17 +225,17 @@ def read(path: Path) -> Run:
     Parameters
     ----------
     path
-        JSON lines, as they are or compressed with Zstandard, of single results or of many by column.
+        JSON lines, plain or compressed with Zstandard, of single results or of many by column.
 
     Returns
     -------
     Run
-        All that the file says; not complete where the run was cut off.
+        Everything in the file; not complete if the run was cut off.
 
     Raises
     ------
     ResultFileError
-        Named after the first thing wrong, with the file and line.
+        For the first thing that is wrong, with the file and line.
     """
     records = _lines(path)
     _, header = next(records, (1, None))
@@ -267,7 +267,7 @@ def _of_columns(record: ResultColumns, where: str) -> Iterator[ResultLine]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, _Line]]:
-    """The number and the record of each line; one that was cut off while it was written is skipped."""
+    """The number and the record of each line; a line that was cut off while being written is skipped."""
     try:
         with compressed.opened(path, FILE_LIMIT) as file:
             for number, line in enumerate(iter(lambda: file.readline(LINE_LIMIT + 1), b""), 1):
@@ -306,7 +306,7 @@ def _result(line: ResultLine) -> Result:
 
 
 def from_record(record: Mapping[str, Any]) -> Result:
-    """The result that became this data.
+    """The result of a record.
 
     Parameters
     ----------
@@ -321,7 +321,7 @@ def from_record(record: Mapping[str, Any]) -> Result:
     Raises
     ------
     strict.WrongType
-        A ValueError, for data that is none.
+        A ValueError, for data that is not a result.
     """
     return _result(strict.convert(dict(record), ResultLine))
 

@@ -1,6 +1,6 @@
-"""Causes: the failures of a run put together by what explains them, so that one cause is one message.
+"""Causes: the failures of a run grouped by what explains them, so that one cause is one message.
 
-The smallest case of a cause is told in full, the others have a line each.  What nothing explains comes first.
+The smallest case of a cause is shown in full, the others have a line each.  Unexplained failures come first.
 Nothing is decided here, and nothing is left out of a file.
 """
 
@@ -18,62 +18,62 @@ from attention_conformance.conformance.judging.message import with_lines
 from attention_conformance.conformance.judging.outcomes import Failure, Result
 from attention_conformance.conformance.spec.clauses import clauses
 
-#: Messages in full of failures by value that nothing explains, and of causes of one implementation.
+#: Most messages in full: of unexplained failures by value, and of causes of one implementation.
 UNEXPLAINED, MESSAGES = 3, 10
 
-#: Other failures of a cause that have a line, and causes that the end of a run tells of one implementation.
+#: Most other failures of a cause that have a line, and most causes per implementation at the end of a run.
 LISTED, TOLD = 20, 4
 
-#: Other clauses that are named with the one that most failures of a cause break.
+#: Most other clauses that are named with the one that most failures of a cause break.
 NAMED = 6
 
-#: What a failure's message begins a line of explanation with, the strongest first.
+#: Labels of the lines of a failure's message that explain it, the strongest first.
 LABELS = ("Adapter:", "Diagnosis:")
 
 #: Beginnings of observations that say where a failure comes from and not what it is (diagnosis/explain.py).
 OBSERVED = ("alone, in a fresh process", "run again, alone")
 
-#: What differs between two messages of one mistake: numbers, and what stands in quotes or brackets.
+#: The parts that differ between two messages of one mistake: numbers, and text in brackets or parentheses.
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?(e[+-]?\d+)?|\[[^\]]*\]|\([^)]*\)")
 
 
 class Kind(IntEnum):
-    """Kind of a cause by what is known of it; the least known is told first."""
+    """Kind of a cause by how much is known about it; the least known comes first."""
 
     UNKNOWN = 0  # wrong values that nothing explains
     ALIKE = 1  # failures that end in the same way
     EXPLAINED = 2
 
 
-#: What a failure is named by.
+#: The key of a failure.
 K = TypeVar("K")
 
-#: What stands above the failures that have a line each.
+#: Headings above the failures that have a line each.
 HEADS = {
     Kind.UNKNOWN: "Not explained either:",
     Kind.ALIKE: "In the same way:",
     Kind.EXPLAINED: "By the same cause:",
 }
 
-#: What the reason of a failure is said after, where it is no sentence of its own.
+#: Words before the reason of a failure, where the reason is no sentence of its own.
 BEGINNINGS = {
     Failure.ERROR: "an exception on a valid input: ",
     Failure.NO_ERROR: "an invalid input is ",
     Failure.STATE: "left changed in the process: ",
 }
 
-#: Failures whose own words tell more of their cause than a known mistake that fails in that way too.
+#: Failures whose own words say more about their cause than a known mistake that fails in the same way.
 OWN_WORDS = (Failure.ERROR, Failure.CRASHED, Failure.TIMEOUT, Failure.MEMORY)
 
 
 @dataclass(frozen=True)
 class Told:
-    """A failure with all that is said of it."""
+    """A failure with everything that its message says."""
 
     result: Result
     #: More lines of its message: stages, diagnosis, script.
     lines: tuple[str, ...] = ()
-    #: What orders cases from small to large.
+    #: Key that orders cases from small to large.
     size: tuple[int, str] = (0, "")
 
     @property
@@ -107,7 +107,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Cause:
-    """Failures of one implementation on one device that one thing explains, the one to read first at their head."""
+    """Failures of one implementation on one device with one explanation, the one to read first at their head."""
 
     kind: Kind
     text: str
@@ -120,12 +120,12 @@ class Cause:
 
     @property
     def in_full(self) -> tuple[Told, ...]:
-        """Failures whose message is told in full."""
+        """Failures whose message is shown in full."""
         return self.failures[: UNEXPLAINED if self.kind is Kind.UNKNOWN else 1]
 
     @property
     def name(self) -> str:
-        """Whose failures they are."""
+        """The implementation and device of the failures."""
         return f"{self.first.result.implementation} on {self.first.result.device}"
 
     @property
@@ -147,9 +147,9 @@ class Cause:
         return f"{_many(len(self.failures))}{' alike' * (len(self.failures) > 1)}: {begins}{result.reason}"
 
     def others(self, width: int | None = None, all_in: str = "-v shows all messages") -> list[str]:
-        """A line for each failure that is not told in full: case, dtypes, clause and how wrong.
+        """A line for each failure that is not shown in full: case, dtypes, clause and reason.
 
-        Lines are cut at ``width`` where one is given.  What is beyond LISTED is counted, and ``all_in`` says where.
+        Lines are cut at ``width`` if it is given.  Cases beyond LISTED are counted, and ``all_in`` says where they are.
         """
         rest = _by_case(self.failures[len(self.in_full) :])
         if not rest:
@@ -179,12 +179,12 @@ class Cause:
 
 
 def causes(failures: Iterable[Told]) -> list[Cause]:
-    """The failures of a run by cause: what is not explained first, then what explains most.
+    """The failures of a run by cause: unexplained ones first, then the causes that explain most.
 
     Parameters
     ----------
     failures
-        Failures of one run, with what the diagnosis says of each.
+        Failures of one run, with what the diagnosis says about each.
 
     Returns
     -------
@@ -224,7 +224,7 @@ def _causes_of(group: Sequence[Told]) -> Iterator[tuple[Kind, str]]:
 
 
 def in_full(found: Sequence[Cause]) -> list[Cause]:
-    """The causes whose messages are told in full: MESSAGES of each implementation."""
+    """The causes whose messages are shown in full: up to MESSAGES of each implementation."""
     count: Counter[str] = Counter()
     kept = []
     for cause in found:
@@ -235,7 +235,7 @@ def in_full(found: Sequence[Cause]) -> list[Cause]:
 
 
 def to_read(failures: Sequence[tuple[Told, K]]) -> list[K]:
-    """Names of the failures of a run whose script is the one to read, one of each cause that is told in full.
+    """Keys of the failures of a run whose scripts to read, one of each cause that is shown in full.
 
     Parameters
     ----------
@@ -245,7 +245,7 @@ def to_read(failures: Sequence[tuple[Told, K]]) -> list[K]:
     Returns
     -------
     list
-        Some of the names.
+        Some of the keys.
     """
     first = {id(cause.first) for cause in in_full(causes(told for told, _ in failures))}
     return [name for told, name in failures if id(told) in first]

@@ -1,8 +1,8 @@
-"""(SDPA-39) First calls: the first parallel call of many fresh processes, judged, under load made on purpose.
+"""(SDPA-39) First calls: the first parallel call of many fresh processes, judged under deliberate load.
 
-``--fresh N`` forks N processes of each target, in each of which one call of attention is the first thing that its
-library does, on several threads and beside busy processes; the same call again is the second.  What differs is told
-with how many elements, where, and by how much.
+``--fresh N`` forks N processes of each target.  In each, one call of attention is the first thing that its library
+does, on several threads and next to busy processes; the same call again is the second.  A difference is reported with
+the number of elements, their places, and its size.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from attention_conformance.impls.process.pool import Crashed, TimedOut, Worker
 
 CLAUSE = "SDPA-39"
 
-#: What a result is called, in place of a case's name.
+#: Name of a result, instead of a case's name.
 NAME = "fresh/first-call"
 
 #: Large enough that libraries share it between threads, and its softmax has half a million numbers.
@@ -43,7 +43,7 @@ CASE: Case = sdpa_case(
     Shape(b=1, hq=8, hkv=8, sq=256, sk=256, d=64, dv=64),
 )
 
-#: Threads that the library is given at least: one does not race.
+#: Fewest threads that the library is given: one does not race.
 THREADS = 2
 
 #: Seconds for the calls of one process.
@@ -52,7 +52,7 @@ SECONDS = 60.0
 #: A process that works until its parent is gone.
 _BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100000))"
 
-#: Known causes, by the framework's word in the versions.
+#: Known causes, by the framework's name in the versions.
 KNOWN = {
     "torch": "pytorch#188792: MKL's vector functions choose their kernel at their first call, and where that runs on"
     " several threads one of them may get the less accurate one",
@@ -61,7 +61,7 @@ KNOWN = {
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference of one kind of first call from the second of its process, or from the exact values."""
+    """Difference of one kind of first call from its process's second call, or from the exact values."""
 
     processes: int
     text: str
@@ -69,7 +69,7 @@ class Difference:
 
 @contextlib.contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """Processes that work beside; they end with this one."""
+    """Busy processes in the background; they end with the context, or with this process."""
     running = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(processes)]  # noqa: S603  (our own text)
     try:
         yield
@@ -94,7 +94,7 @@ def judge(target: Target, processes: int, versions: Mapping[str, str], *, load: 
     versions
         Versions of the packages, to name a known cause.
     load
-        Busy processes beside; as many as there are usable cores by default.
+        Number of busy processes in the background; by default one per usable core.
     """
     implementation = target.implementation
     blank = Result(
@@ -122,7 +122,7 @@ def judge(target: Target, processes: int, versions: Mapping[str, str], *, load: 
             )
     except (Crashed, TimedOut) as error:
         return _failed(blank, case, processes, Failure.CRASHED, f"the process that forks: {error}", ())
-    except Exception as error:  # of the import, whatever it is
+    except Exception as error:  # any exception of the import
         return replace(blank, outcome=Outcome.UNSUPPORTED, reason=f"{type(error).__name__}: {error}"[:300])
     finally:
         worker.close()

@@ -1,8 +1,8 @@
 """(SDPA-40, VARLEN-14, PAGED-17 …) Invariance: whether a sequence, and a row, has the same bits in every call.
 
-``--invariance`` makes one call and, for each question, another one that has some of the same rows: alone, elsewhere in
-the batch, beside other neighbours, with padding behind its keys, in chunks of queries.  What differs is told with how
-many elements, by how much, and how that compares with the bound.
+``--invariance`` makes one call and, for each question, another one with some of the same rows: alone, elsewhere in
+the batch, next to other neighbours, with padding behind its keys, in chunks of queries.  A difference is reported with
+the number of elements, its size, and how that compares with the bound.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from attention_conformance.impls.calls import Request
 from attention_conformance.impls.operators import SDPA
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 
-#: Name of results, before that of the question.
+#: Prefix of a result's name, before the question's name.
 PREFIX = "invariance/"
 
-#: The case of sdpa; of packs and caches they are in CASES.
+#: The case of sdpa; those of packs and caches are in CASES.
 CASE = CASES[SDPA.name]
 
 
@@ -38,7 +38,7 @@ def judge(target: Target, question: str, pool: Pool, keywords: frozenset[str], t
     Parameters
     ----------
     question
-        A name in ``questions`` of its operator.
+        A name in ``questions`` of the target's operator.
     keywords
         Keywords that the implementation accepts.
     timeout

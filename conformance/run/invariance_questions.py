@@ -1,4 +1,4 @@
-"""Questions of invariance: ways in which the same rows come in another call, of sdpa, packs and paged caches."""
+"""Questions of invariance: ways to put the same rows into another call, for sdpa, packs and paged caches."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def _row(x: Inputs) -> Pair:
     return (slice(None), slice(None), slice(-1, None)), Inputs(x.q[:, :, -1:].copy(), x.k, x.v), WHOLE
 
 
-# Packed sequences and paged caches: x is of PackedInputs or PagedInputs.
+# Packed sequences and paged caches: x is a PackedInputs or PagedInputs.
 
-#: Function of the numbers of queries and keys of a sequence: those that come in the second call.
+#: Function of a sequence's numbers of queries and keys: the queries, and the number of keys, in the second call.
 Taken = Callable[[int, int], tuple[range, int]]
 
 
@@ -98,13 +98,13 @@ def _last_row(queries: int, keys: int) -> tuple[range, int]:
 
 
 def _first_half(queries: int, keys: int) -> tuple[range, int]:
-    """The chunk of a prompt before the rest has come; of a step of decoding the step."""
+    """The first chunk of a prompt, before the rest has come; for a step of decoding, the step itself."""
     count = max(queries // 2, min(queries, 1))
     return range(count), keys - (queries - count)
 
 
 def _repacked(x: Any, order: Sequence[int] | None = None, taken: Taken = _everything) -> Pair:
-    """The sequences of another call in their order, with a part of their queries, over as many of their keys."""
+    """A second call with the sequences in ``order``, each with the queries and the number of keys from ``taken``."""
     order = range(len(x.cu_seqlens_q) - 1) if order is None else order
     counts, starts = np.diff(x.cu_seqlens_q), x.cu_seqlens_q
     lengths = x.kv_lengths if hasattr(x, "kv_lengths") else np.diff(x.cu_seqlens_k)
@@ -123,7 +123,7 @@ def _repacked(x: Any, order: Sequence[int] | None = None, taken: Taken = _everyt
 
 
 def _packed_neighbours(x: Any) -> Pair:
-    """All numbers but those of the first sequence are others."""
+    """The same call with other numbers everywhere except in the first sequence."""
     end = int(x.cu_seqlens_q[1])
     if hasattr(x, "kv_lengths"):
         pages = -(-int(x.kv_lengths[0]) // x.k_cache.shape[1])
@@ -147,7 +147,7 @@ def _packed_larger(x: Any) -> Pair:
 
 
 def _larger_maxima(x: Any) -> Pair:
-    """Maxima as engines that replay a captured graph give them, with as many more columns of a table."""
+    """Larger maxima, as engines that replay a captured graph give them, and as many more columns of a table."""
     changes = {"keywords": x.keywords | {name: 4 * x.keywords[name] for name in ("max_seqlen_q", "max_seqlen_k")}}
     if hasattr(x, "block_table"):
         changes["block_table"] = np.concatenate([x.block_table, *[np.zeros_like(x.block_table)] * 3], axis=1)
@@ -155,7 +155,7 @@ def _larger_maxima(x: Any) -> Pair:
 
 
 def _one_split(x: Any) -> Pair:
-    """Keys in one piece, and not in as many as a heuristic takes."""
+    """Keys in one piece, instead of as many as a heuristic chooses."""
     return WHOLE, replace(x, keywords=x.keywords | {"num_splits": 1}), WHOLE
 
 
@@ -169,7 +169,7 @@ def _other_pages(x: Any) -> Pair:
 
 @dataclass(frozen=True)
 class Question:
-    """One way in which the same rows come in another call."""
+    """One way to put the same rows into another call."""
 
     clause: str
     #: Text of the question, as a message says it.
@@ -221,5 +221,5 @@ QUESTIONS: Mapping[str, Mapping[str, Question]] = {
 
 
 def questions(operator: str) -> Mapping[str, Question]:
-    """The questions that are asked of an operator; none of one that has no clause of this kind."""
+    """The questions for an operator; none if it has no clause of this kind."""
     return QUESTIONS.get(operator, {})

@@ -1,8 +1,8 @@
-"""(SDPA-46) Offsets: arrays whose elements lie 2³¹ and more apart, of which a 32-bit index reads others.
+"""(SDPA-46) Offsets: arrays whose elements lie 2³¹ or more apart, in which a 32-bit index reads wrong elements.
 
-Asked of kernels that are plugged in with torch's arrays, interpreted ones and those on CUDA: they make addresses by
-hand.  A small call is made once plainly, and once for each array and each axis of it before the last, with its entries
-that far apart; on the CPU what lies between takes no memory.
+Plugged-in kernels with torch's arrays are tested, interpreted or on CUDA: they compute addresses by hand.  A small call
+is made once plainly, and once for each array and each of its axes before the last, with the entries of the axis that
+far apart; on the CPU the gaps take no memory.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from attention_conformance.impls.process.pool import Crashed, OutOfMemory, Pool,
 
 CLAUSE = "SDPA-46"
 
-#: What a result is called, in place of a case's name.
+#: Name of a result, instead of a case's name.
 NAME = "offsets/beyond-32-bits"
 
-#: Three entries at least on an axis: no stride is 2³¹ itself then, which Triton would take for 64 bits by its value.
+#: At least three entries on an axis: then no stride is 2³¹ itself, which Triton would make 64-bit for its value.
 _SHAPE = Shape(b=3, hq=3, hkv=3, sq=5, sk=7, d=8, dv=8)
 _WHY = "Entries of an axis far apart."
 
-#: The cases of each operator, of which the first that a kernel takes is asked.
+#: The cases of each operator; the first that a kernel takes is run.
 CASES: Mapping[str, tuple[AnyCase, ...]] = {
     SDPA.name: (
         sdpa_case("offsets", CLAUSE, _WHY, _SHAPE),
@@ -47,10 +47,10 @@ CASES: Mapping[str, tuple[AnyCase, ...]] = {
 }
 MASKED = sdpa_case("offsets-mask", CLAUSE, _WHY, _SHAPE, mask=random_mask(0.6))
 
-#: Entries that an axis has to have.
+#: Fewest entries of an axis.
 LEAST = 3
 
-#: Texts of exceptions for want of room for an array that far apart.
+#: Texts of exceptions when there is no room for an array that far apart.
 NO_ROOM = ("out of memory", "Cannot allocate memory")
 
 HINT = (
@@ -60,7 +60,7 @@ HINT = (
 
 
 def asked(targets: Iterable[Target]) -> list[Target]:
-    """Targets that are asked, once on each device, in the dtype whose arrays are the smallest.
+    """Targets to test, each implementation once per device, in the dtype with the smallest arrays.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def judge(target: Target, keywords: Collection[str], pool: Pool, timeout: float 
     Parameters
     ----------
     target
-        A target that is asked.
+        A target that ``asked`` gave.
     keywords
         Keywords that the implementation accepts.
     pool
@@ -129,7 +129,7 @@ def judge(target: Target, keywords: Collection[str], pool: Pool, timeout: float 
 
 @dataclass(frozen=True)
 class _Found:
-    """Findings of a case: a reason if it cannot be asked, the arrays and axes that it was asked with, and mistakes."""
+    """Findings of a case: a reason if it cannot be run, the arrays and axes that were tried, and the mistakes seen."""
 
     refusal: str = ""
     tried: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ _Place = tuple[str, int]
 
 
 def _places(target: Target, case: AnyCase) -> list[_Place]:
-    """The arrays of floating point, with the axes along which they can lie far apart."""
+    """The floating-point arrays, with the axes along which their entries can lie far apart."""
     found = []
     for name, array in case.inputs(target.dtype).arrays.items():
         if array.dtype.kind not in "iub":
@@ -150,7 +150,7 @@ def _places(target: Target, case: AnyCase) -> list[_Place]:
 
 
 def _places_of(name: str, array: np.ndarray) -> list[_Place]:
-    """The axes of an array before its last one that have LEAST entries."""
+    """The axes of an array before its last one that have at least LEAST entries."""
     return [(name, axis) for axis in range(min(array.ndim - 1, len(FAR_LAYOUTS))) if array.shape[axis] >= LEAST]
 
 

@@ -1,8 +1,8 @@
 """Parallel judging: the processes of different libraries run at the same time, while pytest reports in its own order.
 
 Compilers and exporters keep one core busy, so two libraries at a time are twice as fast on two cores.  The cases of
-one process run one after the other, in order.  What is quick comes first, so that a first table is there soon; of the
-rest what takes longest begins first, as begun last it would keep one core busy while the others have nothing to do.
+one process run one after the other, in order.  Quick cases come first, so that there is a first table soon; of the rest
+the slowest library begins first, as started last it would keep one core busy while the others have nothing to do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from attention_conformance.impls.process.threads import usable_cores
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
-#: Processes that work at the same time by default, at most: the built-ins have four libraries.
+#: Most processes that work at the same time by default: the built-ins have four libraries.
 MOST = 4
 
 
@@ -31,9 +31,9 @@ def default_parallel() -> int:
 class Parallel(Generic[Key, Value]):
     """Computes values by key in groups: up to ``parallel`` groups at a time, the keys of a group in order.
 
-    ``seconds`` says what a key takes about: of a group those below QUICK come first, and no other key begins as long as
-    there are such that can.  Nothing runs before the first ``get``.  With ``parallel`` 0 ``get`` computes, in the
-    thread that calls it.
+    ``seconds`` estimates what a key takes: keys below QUICK come first in a group, and no other key begins while one of
+    them can.  Nothing runs before the first ``get``.  With ``parallel`` 0 ``get`` computes, in the thread that calls
+    it.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Parallel(Generic[Key, Value]):
         return self._futures[key].result()
 
     def wait(self, key: Key, timeout: float) -> bool:
-        """Whether a key is computed within so many seconds; True where ``get`` computes."""
+        """Whether a key is computed within ``timeout`` seconds; True if ``get`` computes."""
         if not self._parallel:
             return True
         self._start()
@@ -83,12 +83,12 @@ class Parallel(Generic[Key, Value]):
                 self._executor.submit(self._work)
 
     def computed(self) -> dict[Key, Value]:
-        """Results that are computed by now, in no order that matters; none where ``get`` computes."""
+        """Values computed so far, in no particular order; none if ``get`` computes."""
         done = {key: future for key, future in self._futures.items() if future.done()}
         return {key: future.result() for key, future in done.items() if future.exception() is None}
 
     def stop(self) -> None:
-        """Begin nothing more; what runs now is not waited for."""
+        """Begin nothing more, and do not wait for what is running."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -110,7 +110,7 @@ class Parallel(Generic[Key, Value]):
                 self._changed.notify_all()
 
     def _next(self) -> tuple[Hashable, list[Key]] | None:
-        """The first part whose group is idle, waited for; None where nothing is left to begin."""
+        """Wait for the first part whose group is idle; None if nothing is left to begin."""
         with self._changed:
             while self._parts and not self._stopped:
                 for place, (name, _) in enumerate(self._parts):

@@ -1,7 +1,7 @@
-"""Progress of a run: results judged of how many, the time left, and who is judged now; and what each one took.
+"""Progress of a run: results judged of all, the time left, implementations being judged, and what each one took.
 
-The time left is told by what cases are known to take about (``Implementation.case_seconds``) and by how long those took
-that are judged.  Lines are plain: pytest draws on the terminal as well.
+The time left is estimated from what cases are known to take (``Implementation.case_seconds``) and from what the judged
+ones took.  Lines are plain: pytest draws on the terminal as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attention_conformance.impls.process.pool import Pool
 #: Seconds between two lines on a terminal, and elsewhere.
 EVERY_TERMINAL, EVERY = 10.0, 30.0
 
-#: Share of a run, by what its cases take about, from which on the time left is told.
+#: Share of a run, by estimated case times, from which on the time left is shown.
 TOLD_FROM = 0.05
 
 
@@ -29,7 +29,7 @@ class Spent:
     """Seconds that the results of an implementation took."""
 
     results: int = 0
-    #: Seconds by the clock, from a case's begin to its verdict.
+    #: Seconds by the clock, from a case's start to its verdict.
     seconds: float = 0.0
     #: Processor seconds: in the implementation's process, and here, where references, bounds and verdicts are made.
     cpu: float = 0.0
@@ -40,12 +40,12 @@ class Spent:
 
 
 class Progress:
-    """Counts what is judged.  Threads share it, each of which judges one case at a time.
+    """Counts judged results.  Threads, each of which judges one case at a time, share it.
 
     Parameters
     ----------
     targets
-        Implementation of each result that is still to come.
+        Target of each result that is still to come.
     every
         Seconds between two lines.
     """
@@ -85,7 +85,7 @@ class Progress:
                 self._done_seconds += implementation.case_seconds
 
     def line(self) -> str | None:
-        """Line about where the run is; None where one was given less than ``every`` seconds ago."""
+        """Line about the progress of the run; None if the last one was less than ``every`` seconds ago."""
         now = self._clock()
         if now - self._told < self._every:
             return None

@@ -1,7 +1,7 @@
-"""Limits that exceptions show: a kernel that raises for every call of a dtype or a width, and for none of the others.
+"""Limits that exceptions show: a kernel raises for every call of a dtype or a size, and for no other call.
 
-Such a kernel is for those others alone, or it is wrong; the run cannot know which, so these calls fail, and a hint says
-what to declare.  A kernel of half precision that is handed float32 is the commonest of them.
+Such a kernel is either meant only for the other calls or wrong; the run cannot know which, so the calls fail, and a
+hint says what to declare.  A half-precision kernel that is given float32 is the commonest of them.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from attention_conformance.conformance.judging.outcomes import EXECUTED, Failure
 from attention_conformance.impls.contract import DTYPES
 from attention_conformance.impls.select import builtin
 
-#: Calls that raise in one way, and calls that do not, from which on a limit is seen.
+#: Fewest calls that raise in one way, and fewest that do not, for a limit to be reported.
 LEAST = 3
 
-#: Widths and lengths that kernels are made of multiples of, the largest first.
+#: Numbers whose multiples kernels take as widths and lengths, the largest first.
 MULTIPLES = (128, 64, 32, 16, 8, 4, 2)
 
-#: Characters of an exception's text that a hint quotes.
+#: Most characters of an exception's text that a hint quotes.
 QUOTED = 80
 
-#: What differs between two texts of one exception.
+#: The parts that differ between two texts of one exception.
 _NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A size of a call, what a hint calls it, and the attribute that declares which are taken."""
+    """A size of a call, its name in a hint, and the attribute that declares which sizes are taken."""
 
     size: Callable[[AnyCase], int]
     text: str
@@ -49,7 +49,7 @@ AXES = (
 
 
 def limit_lines(results: Iterable[Result]) -> list[str]:
-    """Hints about plugged-in functions that raise for a part of the calls which a dtype or one size tells apart.
+    """Hints about plugged-in functions that raise for certain dtypes, or values of one size, and only for those.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def _limits(name: str, group: Iterable[tuple[AnyCase, Result]]) -> Iterator[str]
 def _told_apart(
     raised: Collection[tuple[AnyCase, Result]], taken: Collection[tuple[AnyCase, Result]]
 ) -> tuple[str, str] | None:
-    """Words for the calls that raise and not for the others, and the attribute that declares these; None without."""
+    """Words that fit only the calls that raise, and the attribute that declares the others; None without any."""
     dtypes = [{result.dtype for _, result in some} for some in (raised, taken)]
     if not dtypes[0] & dtypes[1]:
         bad, good = ([dtype for dtype in DTYPES if dtype in some] for some in dtypes)
@@ -114,7 +114,7 @@ def _told_apart(
 
 
 def _rule(bad: Collection[int], good: Collection[int]) -> str:
-    """The shortest rule that holds for the good sizes and for none of the bad ones; "" if these are no such sets."""
+    """The shortest rule that holds for the good sizes and for none of the bad ones; "" if there is none."""
     if set(good) == {1}:
         return "1"
     for number in MULTIPLES:

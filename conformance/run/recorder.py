@@ -46,18 +46,18 @@ Key = tuple[targets.Target, AnyCase]
 
 _LEDGER = pytest.StashKey[Ledger]()
 
-#: Places of tests in the order of implementations, by node id; they run in another.
+#: Places of tests in the order of implementations, by node id; they run in another order.
 PLACES = pytest.StashKey[dict[str, int]]()
 
-#: What the time before the cases goes into.
+#: Name of the time that is spent before the cases.
 PROBING = "importing and probing"
 
-#: A first table is told before what is expected to take so many seconds more.
+#: A first table is printed if the rest is expected to take more than this many seconds.
 WORTH_A_TABLE = 20.0
 
 
 def is_quick(target: targets.Target | None) -> bool:
-    """Whether a target, or a test of something else, is judged before what is compiled or exported."""
+    """Whether a target, or a test of something else (None), runs before compiled and exported implementations."""
     return target is None or target.implementation.case_seconds < QUICK
 
 
@@ -85,13 +85,13 @@ def ledger_of(config: pytest.Config) -> Ledger:
 
 
 def check_ledger(config: pytest.Config) -> None:
-    """Check the records once more, with the plug-ins that globs meet.  Raises LedgerError if two meet on a case."""
+    """Check the records again, with the plug-ins that globs match.  Raises LedgerError if two cover one case."""
     records = ledger_of(config).deviations
     check_records(records, {target.implementation.name for target in targets.targets(config)})
 
 
 def versions_of(ledger: Ledger, selection: targets.Selection) -> dict[str, str]:
-    """Versions of the packages that took part, and of those that records about what is judged name.
+    """Versions of the packages that took part, and of those that records about the judged implementations name.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ class Recorder:
         self._adapters = Adapters()
         self._conclusion = Conclusion()
         self._started = time.perf_counter()
-        #: Seconds of what is no case, by its name.
+        #: Seconds of work other than cases, by its name.
         self._besides: dict[str, float] = {}
 
     @pytest.hookimpl(tryfirst=True)
@@ -192,7 +192,7 @@ class Recorder:
             with progress.judging(target, pool):
                 return judge_case(target, case, pool, keywords, ledger, versions, timeout)
 
-        # A worker of pytest-xdist has collected the cases of the others too, and does its own only.
+        # A worker of pytest-xdist has collected the others' cases too, and judges only its own.
         alone = self._config.getoption("in_process") or self._sender is not None
         parallel = 0 if alone else self._config.getoption("parallel")
         self._judging = Parallel(
@@ -204,7 +204,7 @@ class Recorder:
         )
         slow = sum(key[0].implementation.case_seconds for key in keys if not is_quick(key[0]))
         self._first = sum(is_quick(key[0]) for key in keys) if slow > WORTH_A_TABLE else 0
-        if not self._config.getoption("in_process"):  # a debugger sees the calls of cases alone
+        if not self._config.getoption("in_process"):  # a debugger sees only the calls of cases
             began = time.perf_counter()
             self._adapters = check_adapters(keys, selection, pool, timeout)
             self._besides[PROBING] = self._besides.get(PROBING, 0.0) + time.perf_counter() - began
@@ -226,12 +226,12 @@ class Recorder:
         return judged.result
 
     def against_ledger(self, result: Result, case: AnyCase) -> Result:
-        """A result of several calls as the ledger's record about it says; ``case`` is what they were made of."""
+        """A result of several calls of ``case``, with the ledger applied."""
         ledger = ledger_of(self._config)
         return apply(ledger, result, case, versions_of(ledger, targets.selection(self._config)))
 
     def _tell_progress(self) -> None:
-        """A line on how far the run is, from time to time."""
+        """Print a line on the progress of the run from time to time."""
         line = self._progress.line() if self._progress is not None else None
         if line is not None:
             self._tell(line)
@@ -250,7 +250,7 @@ class Recorder:
             terminal.flush()
 
     def _tell_first(self) -> None:
-        """The table of what is quick, once it is judged and the rest takes long."""
+        """Print the table of quick implementations, once they are judged and if the rest takes long."""
         still = {t.implementation.name: None for t in targets.targets(self._config) if not is_quick(t)}
         self._tell("so far:", summary(self.results, {}), f"still to come: {', '.join(still)}")
 
@@ -297,14 +297,14 @@ class Recorder:
                 began = time.perf_counter()
                 try:
                     self._complete_messages()
-                except KeyboardInterrupt:  # the results are told without what explains them
+                except KeyboardInterrupt:  # the results are reported without explanations
                     session.exitstatus = exitstatus = pytest.ExitCode.INTERRUPTED
                 self._besides["diagnosis"] = time.perf_counter() - began
             if self._sender is not None:
                 found = [{"record": each.as_json(), "lines": each.lines()} for each in self._diagnoses]
                 spent = self._progress.spent if self._progress is not None else {}
                 self._sender.finish(self._order, self._told, found, spent)
-        finally:  # what was judged is not lost with what is said of it
+        finally:  # the results are kept even if their explanation fails
             diagnoses = [diagnosis.as_json() for diagnosis in self._diagnoses]
             if self._writer is not None:
                 self._writer.close(complete=self._complete(), diagnoses=diagnoses)
@@ -327,7 +327,7 @@ class Recorder:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _keep_rest(self, judging: Parallel[Key, Judged]) -> None:
-        """Record what was judged, and not yet reported, when the run was interrupted."""
+        """Record results that were judged but not yet reported when the run was interrupted."""
         self._first = 0
         for key, judged in judging.computed().items():
             if key not in self._judged:
@@ -335,7 +335,7 @@ class Recorder:
                 self.record(judged.result)
 
     def _put_in_order(self, diagnoses: Sequence[dict[str, Any]]) -> None:
-        """Have the results, and a complete file of them, in the order of implementations, whatever came first."""
+        """Put the results, and a complete file of them, in the order of implementations."""
         order = {key: number for number, key in enumerate(self._order)}
         ordered = sorted(self.results, key=lambda r: order.get((r.implementation, r.device, r.dtype, r.case), 0))
         if ordered != self.results:
@@ -344,7 +344,7 @@ class Recorder:
                 result_file.rewrite(Path(self._config.getoption("conformance_json")), self._head, ordered, diagnoses)
 
     def _complete_messages(self) -> None:
-        # runs that fail pay for it
+        # only runs that fail pay for this import
         from attention_conformance.conformance.diagnosis.explain import Simplifier, explain, scripts
 
         selection, pool = targets.selection(self._config), targets.pool(self._config)
@@ -357,7 +357,7 @@ class Recorder:
         folder = Path(self._config.getoption("scripts"))
         try:
             written = scripts(self._judged, selection.versions, folder, simplifier, to_read(told))
-        except OSError as error:  # of a folder that cannot be written: the messages are worth more than their scripts
+        except OSError as error:  # the folder cannot be written: the messages matter more than their scripts
             written = dict.fromkeys(said, f"Script:   not written: {error}")
         for (before, key), report in zip(told, self._reports.values(), strict=True):
             whole = dataclasses.replace(before, lines=(*before.lines, *([written[key]] if key in written else [])))

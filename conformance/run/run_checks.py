@@ -1,7 +1,7 @@
-"""Checks of a whole run, besides its cases.
+"""Checks of a whole run, in addition to its cases.
 
-Before them: whether plugged-in functions are adapted right, and what works without being declared.  After them: what
-fails the run whatever became of its cases, keywords that are declared and refused, hints, claims and side effects.
+Before the cases: whether plugged-in functions are adapted right, and what works without being declared.  After them:
+what fails the run whatever its cases' outcomes, keywords that are declared and refused, hints, claims and side effects.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from attention_conformance.impls.select import builtin
 
 @dataclass(frozen=True)
 class Adapters:
-    """Adapters: what was found out about plugged-in functions before they were judged."""
+    """Findings about the adapters of plugged-in functions, from before they were judged."""
 
     #: Findings by implementation and device.
     findings: Mapping[tuple[str, str], Finding] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Adapters:
 def check_adapters(
     keys: Sequence[tuple[Target, AnyCase]], selection: Selection, pool: Pool, timeout: float
 ) -> Adapters:
-    """Check the adapters of what is plugged in and about to be judged; built-in implementations have none.
+    """Check the adapters of plugged-in functions that are about to be judged; built-in implementations have none.
 
     Parameters
     ----------
@@ -95,12 +95,12 @@ def _undeclared(target: Target, selection: Selection, pool: Pool, timeout: float
 class Conclusion:
     """Conclusion of a whole run, once all cases are judged."""
 
-    #: Reasons why the run fails, whatever became of its cases.
+    #: Reasons why the run fails, whatever its cases' outcomes.
     failures: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     claims: tuple[str, ...] = ()
     side_effects: tuple[str, ...] = ()
-    #: Lines on implementations that could be asked little of what the signature promises.
+    #: Lines on implementations that were tested on few of the clauses that their signature promises.
     little: tuple[str, ...] = ()
 
 
@@ -115,7 +115,7 @@ def conclude(
     quick: bool = False,
     hints: Sequence[str] = (),
 ) -> Conclusion:
-    """Conclusion from results; a run that was cut off says nothing of what is refused everywhere.
+    """Conclusion from results; a run that was cut off says nothing about what is refused everywhere.
 
     Parameters
     ----------
@@ -124,18 +124,18 @@ def conclude(
     implied
         Names of implementations whose keywords are only implied (targets.py).
     not_installed
-        The lacking packages by implementation.
+        The missing packages by implementation.
     require
         Features that ``--require`` names.
     complete
-        Whether the run came to its end.
+        Whether the run was not cut off.
     whole
-        False for a selection of cases, which says nothing of a feature: that all of them, or nearly all calls, are
-        refused is a hint then.
+        False for a selection of cases, which says nothing about a feature: if all of its cases, or nearly all calls,
+        are refused, that is only a hint then.
     quick
-        True for a selection of what shows every clause: who refuses every valid call of it fails.
+        True for the selection that shows every clause: an implementation that refuses all its valid calls fails.
     hints
-        More of them.
+        Further hints.
 
     Returns
     -------
@@ -167,7 +167,7 @@ def _lines(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(line for text in texts for line in wrapped(text))
 
 
-#: Names of parameters in other libraries, and the keywords that they may stand for, the first that fits.
+#: Names of parameters in other libraries, and the keywords that they may mean; the first that fits counts.
 NAMES = {
     "attn_mask": ("mask", "bias"),  # torch
     "attention_mask": ("mask", "bias"),  # transformers, keras layers
@@ -183,7 +183,7 @@ NAMES = {
     "attn_logits_soft_cap": ("softcap",),  # keras
 }
 
-#: Values of keywords that show in the output.  One key in ten is masked, so that no row is without any.
+#: Values of keywords that show in the output.  Only one key in ten is masked, so that every row has a key.
 SHOWING = {
     "mask": random_mask(0.9),
     "bias": random_bias(),
@@ -194,7 +194,7 @@ SHOWING = {
 
 
 def undeclared_dtypes(target: Target, pool: Pool, timeout: float) -> list[str]:
-    """The dtypes that an implementation of sdpa does not declare, and computes a tiny input right in."""
+    """The dtypes that an implementation of sdpa does not declare, but in which it computes a tiny input right."""
     implementation = target.implementation
     if implementation.operator != SDPA.name:
         return []
@@ -208,7 +208,7 @@ def undeclared_dtypes(target: Target, pool: Pool, timeout: float) -> list[str]:
 
 
 def undeclared_keywords(target: Target, declared: Collection[str], pool: Pool, timeout: float) -> list[tuple[str, str]]:
-    """Parameters of a function of sdpa and the keywords that they compute right for, a tiny input shows it."""
+    """Parameters of a function of sdpa, each with the keyword that it implements, as a tiny input shows."""
     implementation = target.implementation
     if implementation.operator != SDPA.name or implementation.source or implementation.function_of:
         return []
@@ -226,16 +226,16 @@ def undeclared_keywords(target: Target, declared: Collection[str], pool: Pool, t
 
 
 def _computes(target: Target, keyword: str, name: str, pool: Pool, timeout: float) -> bool:
-    """Whether a parameter does on a tiny input what a keyword is to do."""
+    """Whether a parameter does on a tiny input what a keyword must do."""
     case = sdpa_case(f"adapter-{keyword}", "SDPA-1", FIRST.why, FIRST.shape, **{keyword: SHOWING[keyword]})
     returned = probe(target, case, pool, timeout, {keyword: name})
     return returned is not None and right(returned, case, target)
 
 
 def envelope_lines(implementations: Iterable[Implementation], keywords: Mapping[str, Collection[str]]) -> list[str]:
-    """The envelopes of implementations that do not take every call, a line each, with what a probe was refused.
+    """The envelopes of implementations that do not take every call, a line each, with the probe's refused calls.
 
-    Where what is declared and the probe's calls differ, that stands below the line.
+    Differences between what is declared and the probe's calls are below the line.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ def envelope_lines(implementations: Iterable[Implementation], keywords: Mapping[
     Returns
     -------
     list[str]
-        Lines without an end of line.
+        Lines without line breaks.
     """
     lines = []
     for each in implementations:
@@ -262,19 +262,19 @@ def envelope_lines(implementations: Iterable[Implementation], keywords: Mapping[
     return lines
 
 
-#: Refusals of a probe, and clauses of one reason, that are shown.
+#: Most refusals of a probe that are shown.
 SHOWN = 4
 
-#: A run in which an implementation refuses more than this share of the calls that its signature promises, and at least
-#: so many, is red: something is broken.  Of the built-ins the one that refuses most refuses 0.85 (ort-gqa, a
-#: decoder's operator of one layout).
+#: A run fails if an implementation refuses more than this share of the calls that its signature promises, given at
+#: least this many such calls: something is broken.  The built-in that refuses most refuses 0.85 (ort-gqa, a decoder's
+#: operator of one layout).
 REFUSED_SHARE, REFUSED_LEAST = 0.9, 20
 
 
 def refusing_lines(results: Iterable[Result], *, all_valid: bool = False) -> list[str]:
-    """Lines about who refused nearly every call that its signature promises, and with which words most often.
+    """Lines on implementations that refused nearly every call that their signature promises, with the commonest reason.
 
-    With ``all_valid`` about those alone who refused every valid one: that they refuse invalid ones too shows nothing.
+    With ``all_valid`` only on those that refused every valid call: that they refuse invalid ones too shows nothing.
     """
     known = asked_cases()
     groups: dict[tuple[str, str], list[Result]] = defaultdict(list)
@@ -344,7 +344,7 @@ def clause_lines(results: Sequence[Result]) -> list[str]:
 
 
 def little_lines(results: Iterable[Result]) -> list[str]:
-    """Lines about who was tested on less than half of the clauses that its signature promises."""
+    """Lines on implementations that were tested on less than half of the clauses that their signature promises."""
     return [
         f"{name} on {device} could be asked {len(found.tested)} of the {found.promised} clauses that its signature"
         " promises"
@@ -361,8 +361,8 @@ TOGETHER = {"past_key": "past_value", "block_mask": "block_size", "rotary_cos": 
 class Refused:
     """A keyword that an implementation declares, and refuses in all its cases.
 
-    A case that needs the keyword and is refused may be refused for another reason, its shape or another keyword.  So
-    the keyword is blamed only where a call that differs in nothing else, and leaves it out, ran.
+    A case that needs the keyword may be refused for another reason, such as its shape or another keyword.  So the
+    keyword is blamed only if a call ran that leaves it out and differs in nothing else.
     """
 
     implementation: str
@@ -389,7 +389,7 @@ class Refused:
 def refused(results: Iterable[Result]) -> list[Refused]:
     """The keywords that implementations declare and refuse everywhere, while calls without them run.
 
-    What a built-in one is known to refuse on a device is left out there.
+    Keywords that a built-in is known to refuse on a device are left out there.
     """
     known = asked_cases()
     groups: dict[str, list[tuple[AnyCase, Result]]] = defaultdict(list)
@@ -418,14 +418,14 @@ def _refused_by(name: str, group: Collection[tuple[AnyCase, Result]]) -> list[Re
 
 
 def _call(case: AnyCase, keywords: Collection[str]) -> tuple[Any, ...]:
-    """Features that a refusal may depend on: two cases with equal ones differ in the numbers alone."""
+    """Features that a refusal may depend on: two cases with equal ones differ only in the numbers."""
     return case.operator, case.shape, case.memory, case.invalid, frozenset(keywords)
 
 
 def side_effect_lines(results: Iterable[Result]) -> list[str]:
     """Side effects of calls, which fail nothing: printing, warnings, changed variables, kept memory.
 
-    One line for each kind of an implementation on a device: in how many cases, and the first of them.
+    One line for each kind, implementation and device: in how many cases, and the first of them.
     """
     found: dict[tuple[str, str, str], list[tuple[Result, str]]] = defaultdict(list)
     for result in results:

@@ -20,7 +20,7 @@ from attention_conformance.conformance.results import ResultFileError, Run, Writ
 from attention_conformance.conformance.targets import profile_key
 from attention_conformance.impls.contract import InputError
 
-#: What the parts of one run have in common in their headers; they may have run on machines with another kernel.
+#: Fields of the header that the parts of one run share; the kernels of their machines may differ.
 COMMON = ("format", "spec", "machine", "python", "versions", "ledgers", "not_installed", "profiles")
 
 _SHARD = re.compile(r"([1-9]\d*)/([1-9]\d*)")
@@ -74,7 +74,7 @@ def parse(text: str) -> Shard:
 
 
 def share_out(scopes: Iterable[str], total: int) -> dict[str, int]:
-    """The part, from 1, of each scope, of which every test's is given: the largest first, each to the smallest part."""
+    """The part, from 1, of each of the tests' scopes: the largest scope first, each to the smallest part."""
     loads = [0] * total
     parts = {}
     for name, count in sorted(Counter(scopes).items(), key=lambda item: (-item[1], item[0])):
@@ -102,7 +102,7 @@ def merge(paths: Sequence[Path], output: Path) -> int:
     Raises
     ------
     MergeError
-        Parts that do not belong together; named after what is wrong.
+        Parts that do not belong together; the subclass says what is wrong.
     ResultFileError
         A file that is no result file.
     """
@@ -121,7 +121,7 @@ def merge(paths: Sequence[Path], output: Path) -> int:
     results = _joined(runs, list(header.profiles))
     diagnoses = [each for run in runs.values() for each in run.diagnoses]
     place = {name: at for at, name in enumerate(dict.fromkeys(result.implementation for result in results))}
-    # A run writes these even where they are empty, as no default.
+    # A run writes these even if they are empty; encoding omits defaults.
     always = {name: to_builtins(getattr(header, name)) for name in ("versions", "not_installed", "profiles")}
     with Writer(output, to_builtins(header) | always) as writer:
         for result in results:
@@ -148,7 +148,7 @@ def _shard(run: Run) -> Shard:
 
 
 def _compare(runs: dict[Path, Run], first: Path) -> None:
-    """Refuse parts of different runs, parts that are given twice, and runs of which a part is missing."""
+    """Refuse parts of different runs, parts that are given twice, and runs with a missing part."""
     total = _shard(runs[first]).total
     seen: dict[int, Path] = {}
     for path, run in runs.items():

@@ -1,9 +1,9 @@
 """(SDPA-45) Streams: whether a call takes its place in the CUDA stream that it is made in.
 
-Asked of every implementation with torch's arrays on CUDA, by one case of its operator: a call in a stream that is held,
-whose inputs come only behind what holds it (impls.streams).  A kernel that is launched in another stream reads them too
-early, or is done too late; in a program that shows now and then.  The call is compared with a plain one of its own, so
-that a kernel that is not accurate is asked too.
+Every implementation with torch's arrays on CUDA is tested with one case of its operator: a call in a held stream, whose
+inputs come only behind what holds it (impls.streams).  A kernel that is launched in another stream reads them too early
+or finishes too late, which a program shows only now and then.  The call is compared with a plain call of the same
+kernel, so that an inaccurate kernel is tested too.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from attention_conformance.impls.streams import HELD_BY, InStream
 
 CLAUSE = "SDPA-45"
 
-#: What a result is called, in place of a case's name.
+#: Name of a result, instead of a case's name.
 NAME = STREAM_ORDER
 
-#: Cases that are tried, each with other keywords, until a call returns: a kernel may be causal alone.
+#: Most cases that are tried, each with other keywords, until a call returns: a kernel may be causal-only.
 TRIED = 12
 
-#: How a kernel gets the stream that it is called in.
+#: Hint on how a kernel gets the stream that it is called in.
 HINT = (
     "Hint:     launch it in the current stream: at::cuda::getCurrentCUDAStream() in C++,"
     " torch.cuda.current_stream().cuda_stream in Python"
@@ -39,12 +39,12 @@ HINT = (
 
 
 def asked(target: Target) -> bool:
-    """Whether its calls are made in streams that their caller chooses."""
+    """Whether a target's calls are made in streams that the caller chooses."""
     return target.device == "cuda" and target.implementation.framework in HELD_BY
 
 
 def chosen(cases: Iterable[AnyCase], target: Target, keywords: Collection[str]) -> tuple[AnyCase, ...]:
-    """Cases to try: of each set of keywords the first plain one whose results are not those of inputs of zeros."""
+    """Cases to try: for each set of keywords the first plain one whose results are not those of zero inputs."""
     found: dict[frozenset[str], AnyCase] = {}
     for case in cases:
         if case.unfit or case.invalid or case.repeats > 1 or case.memory != "contiguous" or case.earlier() is not None:
@@ -63,12 +63,12 @@ def _not_of_zeros(case: AnyCase, target: Target) -> bool:
 
 
 def judge(target: Target, cases: Iterable[AnyCase], pool: Pool, timeout: float | None = None) -> Result:
-    """The result of one target: of the first case whose call returns.  Never raises for what the implementation does.
+    """The result of one target, from the first case whose call returns.  Never raises for what the implementation does.
 
     Parameters
     ----------
     target
-        A target that is asked.
+        A target for which ``asked`` is True.
     cases
         Cases that ``chosen`` gave, at least one.
     pool
@@ -79,7 +79,7 @@ def judge(target: Target, cases: Iterable[AnyCase], pool: Pool, timeout: float |
     Returns
     -------
     Result
-        Failed where a call has other results in its stream than when it is made plainly.
+        Failed if the results of a call in its stream differ from those of a plain call.
     """
     for case in cases:
         result = _judge_case(target, case, pool, timeout)
@@ -103,14 +103,14 @@ def _judge_case(target: Target, case: AnyCase, pool: Pool, timeout: float | None
 
 
 def judged(found: InStream, case: AnyCase, blank: Result) -> Result:
-    """The result that these calls amount to.
+    """The result of these calls.
 
     Parameters
     ----------
     found
         Results of the plain call and of the one in the stream.
     case
-        The case that was asked.
+        The case that was run.
     blank
         Result without an outcome.
 
@@ -122,7 +122,7 @@ def judged(found: InStream, case: AnyCase, blank: Result) -> Result:
     if found.status != "returned":  # the cases judge what it raises
         return replace(blank, outcome=Outcome.UNSUPPORTED, reason=found.text)
     if not any(np.isfinite(each).all() and each.any() for each in found.plain.values()):
-        reason = f"{case.name} gives nothing but zeros and NaN"  # as would zeros; the cases judge that
+        reason = f"{case.name} gives nothing but zeros and NaN"  # as zero inputs would; the cases judge that
         return replace(blank, outcome=Outcome.UNSUPPORTED, reason=reason)
     if not alike(found.in_order, found.plain, case, blank):
         if alike(found.later, found.plain, case, blank):

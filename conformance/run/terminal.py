@@ -1,6 +1,6 @@
 """Terminal report: failures by cause, adapters, a table implementation × outcomes, claims, where the time went.
 
-The last lines are those that a reader needs first: what the causes are, which clauses they break, and what to run.
+The last lines are those that a reader needs first: the causes, the clauses that they break, and what to run.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from attention_conformance.conformance.run.run_checks import Conclusion
 #: What pytest lists at the end unless ``-r`` says otherwise.
 DEFAULT_LISTS = "fE"
 
-#: Seconds of the shortest part of a run that is told.
+#: Seconds of the shortest part of a run that is reported.
 SHORTEST = 0.5
 
 
 @contextmanager
 def told_by_cause(terminal: Any, told: Mapping[str, Told]) -> Iterator[None]:
-    """Keep these failures, by node id, from pytest's own lists while it prints them; ``print_report`` tells them.
+    """Hide these failures, by node id, from pytest's own lists while it prints them; ``print_report`` shows them.
 
-    With ``-v``, ``--tb=no`` and ``--tb=line`` nothing is kept from it.
+    With ``-v``, ``--tb=no`` and ``--tb=line`` nothing is hidden.
     """
     failed = terminal.stats.get("failed", [])
     if _by_cause(terminal):
@@ -61,19 +61,19 @@ def print_report(
     besides: Mapping[str, float] | None = None,
     left_out: str = "",
 ) -> None:
-    """Print what a run ends with.
+    """Print the end of a run.
 
     Parameters
     ----------
     terminal
         The reporter of pytest.
     told
-        The failures with all that is said of them, by node id; none where a run was cut off.
+        The failures with their explanations, by node id; none if a run was cut off.
     not_installed
         Missing packages by implementation.
     adapters, envelopes, diagnoses
         Lines about the adapters, about which calls are taken, and about what explains the failures.
-        An adapter that explains failures is told with them, at the end.
+        An adapter that explains failures is reported with them, at the end.
     spent
         Seconds that the results took, by implementation.
     seconds
@@ -81,7 +81,7 @@ def print_report(
     path
         The result file, if one was written.
     besides
-        Seconds of what is no case, such as imports and probes, by its name.
+        Seconds of work other than cases, such as imports and probes, by its name.
     left_out
         Sentence on what a quick run left out.
     """
@@ -118,7 +118,7 @@ def print_report(
 
 
 def _print_failures(terminal: Any, found: Sequence[Cause], told: Mapping[str, Told], width: int | None) -> None:
-    """Print one message for each cause, and what pytest captured of the cases that are told in full."""
+    """Print one message for each cause, and what pytest captured of the cases that are shown in full."""
     nodes = {id(one): node for node, one in told.items()}
     reports = {report.nodeid: report for report in terminal.stats.get("failed", [])}
     terminal.section("FAILURES")
@@ -144,14 +144,14 @@ def _print_failures(terminal: Any, found: Sequence[Cause], told: Mapping[str, To
 
 
 def _fitted(text: str, width: int | None) -> str:
-    """A text for a terminal of a width; whole lines where there is no terminal, so that a search finds them."""
+    """A text wrapped to a terminal's width; whole lines without a terminal, so that a search finds them."""
     return wrapped(text, width) if width else text
 
 
 def summary(results: Sequence[Result], not_installed: Mapping[str, Sequence[str]], width: int = COLUMNS) -> str:
     """The table of a run, one row per implementation and device, and below it what is not installed.
 
-    Columns that hold nothing but 0 are left out where the table is wider than ``width``.
+    Columns with nothing but 0 are left out if the table is wider than ``width``.
     """
     groups: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in results:
@@ -205,7 +205,7 @@ def executed(results: Iterable[Result]) -> int:
 def time_lines(
     results: Sequence[Result], seconds: float, spent: Mapping[str, Spent], besides: Mapping[str, float] | None = None
 ) -> str:
-    """Lines on where the whole of the time went, and what each implementation took of the processors.
+    """Lines on where all of the time went, and the processor time of each implementation.
 
     Parameters
     ----------
@@ -214,12 +214,12 @@ def time_lines(
     spent
         Seconds that the results took, by implementation.
     besides
-        Seconds of what is no case, by its name.
+        Seconds of work other than cases, by its name.
 
     Returns
     -------
     str
-        One line, in which parts below half a second are left out behind the first two; of several implementations,
+        One line, in which parts after the first two are left out if below half a second; for several implementations,
         which are judged at the same time, also a table.
     """
     run = sum(r.run_seconds for r in results)
@@ -234,7 +234,7 @@ def time_lines(
     parts["collecting and reporting"] = seconds - run - prepare - sum(parts.values())
     more = "".join(f", {taken:.0f} s {name}" for name, taken in parts.items() if taken >= SHORTEST)
     line = f"{len(results)} results in {seconds:.0f} s: {prepare:.0f} s preparing, {run:.0f} s in first calls{more}"
-    if len(spent) < 2:  # the line says it
+    if len(spent) < 2:  # the line says it all
         return line
     table = tabulate(
         spent_rows(spent), SPENT, tablefmt="plain", disable_numparse=True, colalign=("left", *["right"] * 4)

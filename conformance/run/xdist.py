@@ -27,11 +27,11 @@ from attention_conformance.conformance.run.run_checks import Conclusion, conclud
 from attention_conformance.conformance.run.terminal import executed, print_report, told_by_cause
 from attention_conformance.conformance.targets import Target, every_case_asked, left_out, only_quick
 
-#: Under this name results travel with reports, and the rest with the end of a worker.
+#: Name under which results travel with reports, and the rest with the end of a worker.
 KEY = "attention-conformance"
 
-#: What a test is expected to take that is none of an implementation, and a scope that has a test marked ``slow`` (with
-#: more where the mark says so: ``slow(90)``).  Only the order of scopes depends on them.
+#: Expected seconds of a test that judges no implementation, and of a scope that has a test marked ``slow`` (more if the
+#: mark says so: ``slow(90)``).  Only the order of scopes depends on them.
 SECONDS, SECONDS_SLOW = 0.005, 5.0
 
 #: The implementation in a test's id: ``test_sdpa[torch-eager-cpu-float32-plain]``.
@@ -60,7 +60,7 @@ def controls(config: pytest.Config) -> bool:
 
 
 def scope(nodeid: str) -> str:
-    """Scope that has to be run in one process: the cases of an implementation, the tests of a file."""
+    """Scope that must run in one process: the cases of an implementation, the tests of a file."""
     found = _TARGET.search(nodeid)
     return found["name"] if found else nodeid.partition("::")[0]
 
@@ -73,14 +73,14 @@ def scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return scope(nodeid)
 
-    config.option.loadscopereorder = False  # the workers have put the tests in order, by what this process cannot see
+    config.option.loadscopereorder = False  # the workers have ordered the tests by what this process cannot see
     return ByScope(config, log)
 
 
 def costly_first(items: list[pytest.Item]) -> None:
     """Put the tests of the scopes that are expected to take longest first.
 
-    Begun last, one of them would keep one process busy while the others have nothing left to do.
+    Started last, one of them would keep one process busy while the others have nothing left to do.
     """
     seconds: dict[str, float] = defaultdict(float)
     for item in items:
@@ -97,7 +97,7 @@ def costly_first(items: list[pytest.Item]) -> None:
 
 
 def target_of(item: pytest.Item) -> Target | None:
-    """Target that a test judges; None for one of something else."""
+    """Target that a test judges; None for a test of something else."""
     target = item.callspec.params.get("target") if hasattr(item, "callspec") else None
     return target if isinstance(target, Target) else None
 
@@ -107,7 +107,7 @@ class Sender:
     """A worker's side."""
 
     config: pytest.Config
-    #: Makes what the result file begins with, and what is not installed, once the first result is there.
+    #: Makes the beginning of the result file, and the list of what is not installed, once there is a result.
     beginning: Callable[[], Mapping[str, Any]]
     _began: bool = False
 
@@ -131,7 +131,7 @@ class Sender:
         Parameters
         ----------
         order
-            The places of all results.
+            The keys of all results, in order.
         told
             Lines and size of failures by node id.
         diagnoses

@@ -13,8 +13,8 @@ SPEC = Path(__file__).parents[1] / "SPEC.md"
 _HEADING = re.compile(r"^### (?P<id>[A-Z]+-\d+) · (?P<title>.+) · (?P<level>[A-Z]+)$")
 
 
-#: Clauses that no case shows: a process has one first call (``--fresh N``), a case is one call (``--invariance``,
-#: run.offsets), and only a GPU has streams (run.streams).
+#: Clauses that options test and no case can: a process has one first call (``--fresh N``), a case is one call
+#: (``--invariance``, run.offsets), and only a GPU has streams (run.streams).
 BY_OPTION = frozenset(
     {"SDPA-39", "SDPA-40", "SDPA-41", "SDPA-45", "SDPA-46", "VARLEN-14", "VARLEN-15", "PAGED-17", "PAGED-18"}
 )
@@ -51,7 +51,7 @@ def clauses() -> dict[str, Clause]:
     Raises
     ------
     ValueError
-        If an id stands twice.
+        If an id occurs twice.
     """
     return parse(SPEC.read_text(encoding="utf-8"))
 

@@ -1,6 +1,6 @@
 """EXAMPLES.md: the hand-computed examples of examples.toml, one table of keys and one of rows for each batch and head.
 
-The meaning of the fields is in tests/hand_examples.py, which redoes every number; here they are texts.
+The fields are explained in tests/hand_examples.py, which recomputes every number; here they are texts.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def render() -> str:
 
 
 def write() -> Path:
-    """Write the page beside the data, and say where.
+    """Write the page next to the data and return its path.
 
     Returns
     -------
@@ -95,7 +95,7 @@ def write() -> Path:
 
 
 def _packed(example: Mapping[str, Any]) -> str:
-    """An example of packed sequences: a table of its keys and one of its rows, each with the sequence that it is of."""
+    """An example of packed sequences: a table of its keys and one of its rows, each with its sequence."""
     inputs = example["inputs"]
     keys = zip(_sequences(example["cu_seqlens_k"], len(inputs["k"])), inputs["k"], inputs["v"], strict=True)
     cells = [[j, n, *map(_nested, numbers)] for j, (n, *numbers) in enumerate(keys)]
@@ -126,7 +126,7 @@ def _paged(example: Mapping[str, Any]) -> str:
 
 
 def _sequences(boundaries: list[int], count: int) -> list[Any]:
-    """The sequence of each row of a pack, "none" behind the last."""
+    """The sequence of each row of a pack, "none" after the last."""
     lengths = [end - start for start, end in itertools.pairwise(boundaries)]
     own = [n for n, length in enumerate(lengths) for _ in range(length)]
     return [*own, *["none"] * (count - len(own))]
@@ -239,12 +239,12 @@ def _texts(value: Any) -> np.ndarray:
 
 
 def _single(array: np.ndarray) -> np.ndarray:
-    """Without the batch and head axes if there is one of each."""
+    """The array without its batch and head axes, if both have length 1."""
     return array[0, 0] if array.shape[:2] == (1, 1) else array
 
 
 def _nested(array: Any) -> str:
-    """Nested lists in parentheses; a vector without brackets of its own if it is all there is."""
+    """Nested lists in parentheses; a single vector has none."""
     if np.ndim(array) < 2:
         return ", ".join(map(str, np.ravel(array)))
     return ", ".join(f"({_nested(part)})" for part in array)

@@ -1,13 +1,13 @@
 """(GRAD-1 to 14) Gradients of sdpa in float64 NumPy, by the closed formula over the intermediates of the reference.
 
-Backpropagation through SPEC.md written out by hand: no array is differentiated by a program.  With P for the
-weights, dO for ``grad_output``, and every sum over the allowed keys only:
+Backpropagation through SPEC.md written out by hand: nothing is differentiated automatically.  With P for the weights,
+dO for ``grad_output``, and every sum over the allowed keys only:
 
     dV = Pᵀ dO,   dP = dO Vᵀ,   δ = Σ_j P_j dP_j,   dS = P ∘ (dP − δ),   dS_raw = (1 − tanh²(raw / c)) ∘ dS,
     dQ = scale · dS_raw K,   dK = scale · dS_rawᵀ Q,   dbias = dS.
 
-What several results share is summed: dK and dV over the query heads of a key head, dbias over the axes along which
-it was broadcast.  Source: the chain rule; in this form Dao et al. 2022 (FlashAttention), appendix B.2.
+Gradients of shared inputs are summed: dK and dV over the query heads of a key head, dbias over the axes along which it
+was broadcast.  Source: the chain rule; in this form Dao et al. 2022 (FlashAttention), appendix B.2.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def sdpa_grad(
     grad_output
         Gradient with respect to the output, (B, Hq, Sq, Dv).
     mask, bias, is_causal, causal_offset, window, kv_lengths, scale, softcap
-        As of ``sdpa``.
+        As for ``sdpa``.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def sdpa_grad(
     Raises
     ------
     InvalidInput
-        Where sdpa raises it, and for another shape or dtype of ``grad_output`` (GRAD-12).
+        Where sdpa raises it, and for a wrong shape or dtype of ``grad_output`` (GRAD-12).
     """
     forward = reference.sdpa(
         q,
@@ -108,7 +108,7 @@ def sdpa_grad(
     scale = 1 / np.sqrt(q.shape[3]) if scale is None else float(scale)
     heads, allowed = k.shape[1], forward.allowed
     d_output = grad_output.astype(np.float64)
-    with np.errstate(all="ignore"):  # NaN and inf in the inputs are cases, not accidents
+    with np.errstate(all="ignore"):  # NaN and inf in the inputs are test cases, not errors
         weights = np.where(allowed, forward.weights, 0.0)
         d_weights = np.where(allowed, d_output @ np.swapaxes(forward.v, 2, 3), 0.0)
         delta = np.sum(weights * d_weights, axis=3, keepdims=True)

@@ -41,7 +41,7 @@ class LayerInputs(_Arguments):
 
 @dataclass(frozen=True)
 class GradientInputs(_Arguments):
-    """Inputs of sdpa_grad: q, k, v as of sdpa, and the gradient with respect to the output, (B, Hq, Sq, Dv)."""
+    """Inputs of sdpa_grad: q, k, v as for sdpa, and the gradient with respect to the output, (B, Hq, Sq, Dv)."""
 
     q: np.ndarray
     k: np.ndarray
@@ -52,7 +52,7 @@ class GradientInputs(_Arguments):
 
 @dataclass(frozen=True)
 class LayerGradientInputs(_Arguments):
-    """Inputs of mha_grad: x_q and the weights as of mha, and the gradient with respect to the output, in its shape."""
+    """Inputs of mha_grad: x_q and the weights as for mha, and the gradient with respect to the output, in its shape."""
 
     x_q: np.ndarray
     w_q: np.ndarray
@@ -76,7 +76,7 @@ class PackedInputs(_Arguments):
 
 @dataclass(frozen=True)
 class PackedGradientInputs(_Arguments):
-    """Inputs of varlen_grad: q, k, v as of varlen, the gradient of the output, (Tq, Hq, Dv), and boundaries."""
+    """Inputs of varlen_grad: q, k, v as for varlen, the gradient of the output, (Tq, Hq, Dv), and boundaries."""
 
     q: np.ndarray
     k: np.ndarray
@@ -98,7 +98,7 @@ class MergeInputs(_Arguments):
 
 @dataclass(frozen=True)
 class MergeGradientInputs(_Arguments):
-    """Inputs of merge_grad: outputs and lses as of merge, and the gradient of the output, (B, H, S, Dv)."""
+    """Inputs of merge_grad: outputs and lses as for merge, and the gradient of the output, (B, H, S, Dv)."""
 
     outputs: np.ndarray
     lses: np.ndarray

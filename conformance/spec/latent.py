@@ -13,7 +13,7 @@ from attention_conformance.impls.validate import check_latent
 
 @dataclass(frozen=True)
 class LatentExpected:
-    """Expected result of a call, with what an error analysis needs; all float64.
+    """Expected result of a call, with intermediate results for an error analysis; all float64.
 
     Shapes: ``output`` (B, H, Sq, Dv), ``lse`` (B, H, Sq).  ``expanded`` is sdpa over each head's keys and values,
     ``absorbed`` sdpa over the latents, whose output is (B, H, Sq, R); the arrays are the arguments.
@@ -48,13 +48,13 @@ def latent(
     Parameters
     ----------
     q, q_rope
-        (B, H, Sq, D) and (B, H, Sq, Dr): the part of a query that meets projected keys, and the rotary one.
+        (B, H, Sq, D) and (B, H, Sq, Dr): the part of a query for the projected keys, and the rotary part.
     latents, k_rope
-        (B, Sk, R) and (B, Sk, Dr), of all heads.
+        (B, Sk, R) and (B, Sk, Dr), shared by all heads.
     w_uk, w_uv
         (H, R, D) and (H, R, Dv): projections to a head's keys and values.
     is_causal, causal_offset, kv_lengths, scale
-        As of sdpa (MLA-5); without ``scale`` it is 1/√(D + Dr) (MLA-4).
+        As for sdpa (MLA-5); ``scale`` is 1/√(D + Dr) by default (MLA-4).
     rows
         Indices of query rows: only those are computed, in that order.
 
@@ -103,7 +103,7 @@ def check(*arrays: Array) -> None:
     Raises
     ------
     InvalidInput
-        For the first one that does not fit.
+        For the first argument that does not fit.
     """
     try:
         check_latent(*arrays)

@@ -11,7 +11,7 @@ from attention_conformance.conformance.spec.sdpa import Array, InvalidInput
 
 @dataclass(frozen=True)
 class MergeExpected:
-    """Expected result of a merge, with what an error analysis needs; all float64.
+    """Expected result of a merge, with intermediate results for an error analysis; all float64.
 
     Shapes: ``output`` (B, H, S, Dv), ``lse`` (B, H, S); ``outputs`` (P, B, H, S, Dv), 0 where a part has no key;
     ``lses`` and ``weights``, the share of each part, (P, B, H, S).
@@ -25,7 +25,7 @@ class MergeExpected:
 
 
 def merge(outputs: Array, lses: Array) -> MergeExpected:
-    """Attention over the keys of all parts, of which each has its own output and natural log-sum-exp.
+    """Attention over the keys of all parts, each of which has its own output and natural log-sum-exp.
 
     Parameters
     ----------
@@ -48,8 +48,8 @@ def merge(outputs: Array, lses: Array) -> MergeExpected:
         raise InvalidInput("MERGE-15", f"outputs are {outputs.shape}, lses {lses.shape}")
     outputs, lses = outputs.astype(np.float64), lses.astype(np.float64)
     has_keys = ~np.isneginf(lses)
-    outputs = np.where(has_keys[..., None], outputs, 0.0)  # MERGE-6, MERGE-7: nobody looks at them
-    with np.errstate(all="ignore"):  # NaN is a case, no accident
+    outputs = np.where(has_keys[..., None], outputs, 0.0)  # MERGE-6, MERGE-7: they are ignored
+    with np.errstate(all="ignore"):  # NaN is a test case, not an error
         largest = np.max(lses, axis=0, initial=-np.inf)
         largest = np.where(np.isneginf(largest), 0.0, largest)  # MERGE-8: no part has a key
         powers = np.where(has_keys, np.exp(lses - largest), 0.0)

@@ -1,4 +1,4 @@
-"""(GRAD-36 to 43) Gradients of a merge in float64 NumPy: of every part's output and log-sum-exp."""
+"""(GRAD-36 to 43) Gradients of a merge in float64 NumPy, with respect to every part's output and log-sum-exp."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from attention_conformance.conformance.spec.sdpa import Array, InvalidInput
 
 @dataclass(frozen=True)
 class MergeGradExpected:
-    """Expected gradients of a merge, with what an error analysis needs; all float64.
+    """Expected gradients of a merge, with intermediate results for an error analysis; all float64.
 
     Shapes: ``grad_outputs`` (P, B, H, S, Dv), ``grad_lses`` (P, B, H, S); ``forward`` is the merge, ``grad_output``
-    (B, H, S, Dv) and ``grad_lse`` (B, H, S) the gradients that were given, zeros for none.
+    (B, H, S, Dv) and ``grad_lse`` (B, H, S) the given gradients, zeros for none.
     """
 
     grad_outputs: Array
@@ -58,7 +58,7 @@ def merge_grad(outputs: Array, lses: Array, grad_output: Array, *, grad_lse: Arr
     h = np.zeros(lses.shape[1:]) if grad_lse is None else grad_lse.astype(np.float64)
     has_keys = ~np.isneginf(forward.lses)
     weights = np.where(has_keys, forward.weights, 0.0)
-    with np.errstate(all="ignore"):  # NaN is a case, no accident
+    with np.errstate(all="ignore"):  # NaN is a test case, not an error
         grad_outputs = np.where(has_keys[..., None], weights[..., None] * g, 0.0)  # GRAD-38
         pulls = (g * (forward.outputs - forward.output)).sum(axis=-1)
         grad_lses = np.where(has_keys, weights * (pulls + h), 0.0)

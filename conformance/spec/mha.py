@@ -1,6 +1,6 @@
 """(MHA-…, SUB-…) Multi-head attention and its sub-layer in float64 NumPy, over the reference of ``sdpa``.
 
-Written to be read beside SPEC.md (MHA-…, SUB-…), one function per group of clauses.  Every intermediate result that an
+Written to be read next to SPEC.md (MHA-…, SUB-…), one function per group of clauses.  Every intermediate result that an
 error analysis needs is kept.
 """
 
@@ -18,7 +18,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Form:
-    """The form that inputs and results of a call have; everything else here is (B, S, …)."""
+    """Form of a call's inputs and results; everything else here is (B, S, …)."""
 
     unbatched: bool = False
     sequence_first: bool = False
@@ -63,10 +63,10 @@ class Projection:
 class LayerExpected:
     """Expected results of one call of ``mha``; all arrays float64.
 
-    ``output`` and ``weights`` (per head or averaged, whether asked for or not) are in the shapes that the call returns.
+    ``output`` and ``weights`` (per head or averaged, whether requested or not) are in the shapes that the call returns.
     The rest is batch-first: ``q`` (B, Sq, H·D), ``k`` (B, Sk, H·D), ``v`` (B, Sk, H·Dv) and ``out`` (B, Sq, Eo) with
-    their operands; ``heads``, the reference of ``sdpa`` with the projections of each head and its weights;
-    ``combined`` (B, Sq, H·Dv).  ``out`` is None without ``w_o``.
+    their operands; ``heads``, the reference of ``sdpa`` with the projections of each head and its weights; ``combined``
+    (B, Sq, H·Dv).  ``out`` is None without ``w_o``.
     """
 
     output: Array
@@ -100,8 +100,8 @@ class Norm:
 class SublayerExpected:
     """Expected results of one call of ``sublayer``.
 
-    ``output`` is in the shape that the call returns.  ``layer`` is the layer within, ``norm`` the normalisation, of the
-    residual sum (post-norm) or of x (pre-norm); ``residual`` (B, Sq, E) is x plus the result of the layer, in both.
+    ``output`` is in the shape that the call returns.  ``layer`` is the layer inside, ``norm`` the normalisation of the
+    residual sum (post-norm) or of x (pre-norm); ``residual`` (B, Sq, E) is x plus the result of the layer in both.
     """
 
     output: Array
@@ -283,7 +283,7 @@ def sublayer(
 
 
 def project(name: str, x: Array, w: Array, b: Array | None) -> Projection:
-    """(MHA-2) x @ w + b; ``name`` is the bias in the exception's text.
+    """(MHA-2) x @ w + b; ``name`` is the bias's name in the exception's text.
 
     Parameters
     ----------
@@ -304,7 +304,7 @@ def project(name: str, x: Array, w: Array, b: Array | None) -> Projection:
     Raises
     ------
     InvalidInput
-        For a bias of another shape.
+        For a bias of the wrong shape.
     """
     if b is not None and b.shape != w.shape[1:]:
         raise InvalidInput("MHA-20", f"{name} {b.shape} does not fit the {w.shape[1]} columns of its weight")
@@ -381,7 +381,7 @@ def output_projection(combined: Array, w_o: Array | None, b_o: Array | None) -> 
 
 
 def layer_norm(z: Array, gamma: Array, beta: Array, epsilon: float) -> Norm:
-    """(SUB-3 to SUB-6) (z − mean) / √(var + epsilon) · gamma + beta over the last axis, var without Bessel.
+    """(SUB-3 to SUB-6) (z − mean) / √(var + epsilon) · gamma + beta over the last axis; var divides by E.
 
     Parameters
     ----------
@@ -472,14 +472,14 @@ def check_ranks(x_q: Array, x_kv: Array) -> None:
     Raises
     ------
     InvalidInput
-        If one of them is.
+        If only one is, or a rank is neither 2 nor 3.
     """
     if not x_q.ndim == x_kv.ndim or x_q.ndim not in (2, 3):
         raise InvalidInput("MHA-21", f"x_q and x_kv have ranks {x_q.ndim}, {x_kv.ndim}")
 
 
 def check_scores(form: Form, shape: tuple[int, ...], mask: Array | None, bias: Array | None) -> None:
-    """(MHA-22) Mask and bias broadcast to (B, H, Sq, Sk), of an unbatched call to (H, Sq, Sk).
+    """(MHA-22) Mask and bias broadcast to (B, H, Sq, Sk), or to (H, Sq, Sk) in an unbatched call.
 
     Parameters
     ----------
@@ -518,7 +518,7 @@ def check_affine(width: int, gamma: Array, beta: Array) -> None:
     Raises
     ------
     InvalidInput
-        If they have not.
+        If they do not.
     """
     for name, array in (("gamma", gamma), ("beta", beta)):
         if array.shape != (width,):

@@ -6,7 +6,7 @@ The chain rule written out, with dY for ``grad_output``, C for the combined head
     dw_q = X_qᵀ dQ,   dw_k = X_kvᵀ dK,   dw_v = X_kvᵀ dV,   dw_o = Cᵀ dY,   each bias: the sum of the rows,
     dX_q = dQ w_qᵀ,   dX_kv = dK w_kᵀ + dV w_vᵀ,   in self-attention all three.
 
-Rows of all samples are summed.  Written to be read beside SPEC.md (GRAD-16 to GRAD-27).
+Rows of all samples are summed.  Written to be read next to SPEC.md (GRAD-16 to GRAD-27).
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _OF_HEADS = ("mask", "bias", "is_causal", "kv_lengths", "scale")
 class LayerGradExpected:
     """The gradients of one call of ``mha``, with the intermediate results that an error analysis needs; all float64.
 
-    Gradients are in the shapes of what they are of, and None for what is not given.  The rest is batch-first:
-    ``grad_output`` (B, Sq, Eo); ``d_combined`` (dC) as the projection of grad_output by w_oᵀ, None without w_o;
-    ``heads``, the gradients of sdpa in each head; ``d_q`` (B, Sq, H·D), ``d_k`` and ``d_v`` (B, Sk, …) of all heads.
+    Each gradient has the shape of its argument, and is None for an argument that is not given.  The rest is
+    batch-first: ``grad_output`` (B, Sq, Eo); ``d_combined`` (dC) as the projection of grad_output by w_oᵀ, None without
+    w_o; ``heads``, the gradients of sdpa in each head; ``d_q`` (B, Sq, H·D), ``d_k`` and ``d_v`` (B, Sk, …) of all
+    heads.
     """
 
     layer: LayerExpected
@@ -97,13 +98,13 @@ def mha_grad(
     Raises
     ------
     InvalidInput
-        Where mha raises it, and for another shape or dtype of ``grad_output`` (GRAD-27).
+        Where mha raises it, and for a wrong shape or dtype of ``grad_output`` (GRAD-27).
     """
     layer = mha(x_q, w_q, w_k, w_v, heads=heads, **options)
     if grad_output.shape != layer.output.shape or grad_output.dtype != x_q.dtype:
         raise InvalidInput("GRAD-27", f"grad_output is {grad_output.dtype}{grad_output.shape}")
     form, given = layer.form, {name for name, value in options.items() if value is not None}
-    with np.errstate(all="ignore"):  # NaN and inf in the inputs are cases, not accidents
+    with np.errstate(all="ignore"):  # NaN and inf in the inputs are test cases, not errors
         d_output = form.batch_first(grad_output)
         d_combined = None if layer.out is None else _through(d_output, layer.out.w)
         of_combined = d_output if d_combined is None else d_combined.result
@@ -133,7 +134,7 @@ def mha_grad(
 
 
 def _through(gradient: Array, w: Array) -> Projection:
-    """The gradient of what a weight (inputs, outputs) multiplies: itself a projection, by the transpose."""
+    """The gradient of a projection's input: itself a projection, by the transpose of the weight (inputs, outputs)."""
     product = gradient @ w.T
     return Projection(gradient, w.T, None, product, product)
 

@@ -1,4 +1,4 @@
-"""(PAGED-…) Attention over a paged cache in float64 NumPy: keys and values by their table, then packed sequences."""
+"""(PAGED-…) Attention over a paged cache in float64 NumPy: keys and values from the table, then packed sequences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from attention_conformance.conformance.spec.sdpa import Array, InvalidInput
 from attention_conformance.conformance.spec.varlen import PackedExpected, attend, check_heads
 
-#: PAGED-14: what a cache with scales is stored in.
+#: PAGED-14: dtypes of a cache with scales.
 QUANTISED = ("int8", "float8_e4m3fn", "float8_e5m2")
 
 
@@ -44,14 +44,14 @@ def paged(
     k_new, v_new
         (Tq, Hkv, D) and (Tq, Hkv, Dv), together or not at all (PAGED-11).
     k_scale, v_scale
-        Factors, of four axes, each 1 or that of the cache, together or not at all (PAGED-14).
+        Factors with four axes, each of length 1 or the cache's, together or not at all (PAGED-14).
     others
-        As of varlen.
+        As for varlen.
 
     Returns
     -------
     PackedExpected
-        Results of every row, and those of sdpa that they come from.
+        Results of every row, and the sdpa results that they come from.
 
     Raises
     ------
@@ -88,14 +88,14 @@ def paged(
 
 
 def dequantised(cache: Array, scale: Array | None) -> Array:
-    """(PAGED-14) The numbers that a cache stands for, exactly: eight bits times twenty-four.
+    """(PAGED-14) The numbers that a quantised cache represents, exactly: eight bits times twenty-four.
 
     Parameters
     ----------
     cache
         Pages of keys or values, (pages, page size, Hkv, D).
     scale
-        Factors of a quantised cache; None for one that is not.
+        Factors of the cache; None is refused.
 
     Returns
     -------
@@ -106,24 +106,24 @@ def dequantised(cache: Array, scale: Array | None) -> Array:
 
 
 def check_scale(cache: Array, scale: Array | None) -> Array:
-    """(PAGED-14) The scale, if it is one of this cache; else refuse both.
+    """(PAGED-14) The scale, if it fits the cache; otherwise refuse both.
 
     Parameters
     ----------
     cache
         Pages of keys or values, (pages, page size, Hkv, D).
     scale
-        Factors of a quantised cache; None for one that is not.
+        Factors of the cache; None is refused.
 
     Returns
     -------
     Array
-        The scale as it was given.
+        The scale unchanged.
 
     Raises
     ------
     InvalidInput
-        For a dtype or shape that does not fit.
+        For a missing scale, and for a dtype or shape that does not fit.
     """
     if scale is None:
         raise InvalidInput("PAGED-14", "one cache has a scale and the other has none")
@@ -135,7 +135,7 @@ def check_scale(cache: Array, scale: Array | None) -> Array:
 
 
 def in_order(cache: Array, table: Array, length: int) -> Array:
-    """(PAGED-1) The first ``length`` keys or values of a sequence, by the row of the table that is its own.
+    """(PAGED-1) The first ``length`` keys or values of a sequence, looked up by its row of the table.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def in_order(cache: Array, table: Array, length: int) -> Array:
 def check_pages(
     q: Array, k_cache: Array, v_cache: Array, cu_seqlens_q: Array, block_table: Array, kv_lengths: Array
 ) -> None:
-    """(PAGED-12) Refuse what does not fit together.
+    """(PAGED-12) Refuse arguments that do not fit together.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """(SDPA-…, DEC-…, BLOCK-…, TREE-…) Scaled dot-product attention in float64 NumPy, one function per group of clauses.
 
-Written to be read beside SPEC.md, not to be fast.  It is not trusted: tests check it against examples
-computed by hand, a 50-digit evaluation, and the ONNX node tests.
+Written to be read next to SPEC.md, not to be fast.  It is not trusted: tests check it against examples computed by
+hand, a 50-digit evaluation, and the ONNX node tests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Expected:
 
     Shapes: ``output`` (B, Hq, Sq, Dv); ``weights``, ``scores`` (final scores, −inf where not allowed),
     ``raw`` (scaled scores before softcap) and ``allowed`` (B, Hq, Sq, Sk); ``lse`` (B, Hq, Sq);
-    ``k`` and ``v`` with one head per query head.  All float64 but ``allowed``, which is boolean.
+    ``k`` and ``v`` with one head per query head.  All are float64 except ``allowed``, which is boolean.
     """
 
     output: Array
@@ -43,7 +43,7 @@ class Expected:
     sinks: Array | None = None
     #: SDPA-42: what ALiBi adds to the scores, (B, Hq, Sq, Sk); None without slopes.
     alibi: Array | None = None
-    #: SDPA-44: |a cos| + |b sin| of each element of q and k that is turned, 0 of others; None without a rotation.
+    #: SDPA-44: |a cos| + |b sin| for each rotated element of q and k, 0 for the others; None without a rotation.
     rotary: tuple[Array, Array] | None = None
     #: DEC-3: past and new keys and values, (B, Hkv, Sk, D) and (B, Hkv, Sk, Dv); None without a past.
     present_key: Array | None = None
@@ -85,7 +85,7 @@ def sdpa(
     mask, bias
         Broadcast to (B, Hq, Sq, Sk): True where a key takes part (SDPA-7), and numbers added to the scores (SDPA-6).
     is_causal, causal_offset, window, kv_lengths
-        Keys that a row may attend to (SDPA-9 to SDPA-12); offset and lengths are of all batches, or (B,).
+        Keys that a row may attend to (SDPA-9 to SDPA-12); offset and lengths are one for all batches, or (B,).
     scale, softcap
         SDPA-3 to SDPA-5.
     sinks
@@ -146,7 +146,7 @@ def sdpa(
         allowed &= block_mask[..., positions // block_size[0], :][..., keys // block_size[1]]
     if tree_parents is not None:
         allowed &= tree_keys(tree_parents, causal_offset, keys)[:, :, positions]
-    with np.errstate(all="ignore"):  # NaN and inf in the inputs are cases, not accidents
+    with np.errstate(all="ignore"):  # NaN and inf in the inputs are test cases, not errors
         raw = scaled_scores(q, k, scale)
         raw = raw if head_scale is None else raw * head_scale.astype(np.float64)[:, None, None]
         scores = capped_scores(raw, softcap)
@@ -167,7 +167,7 @@ def sdpa(
 
 
 def joined(k: Array, v: Array, past_key: Array | None, past_value: Array | None) -> tuple[Array, Array]:
-    """(DEC-1, DEC-7) Past keys and values followed by the new ones; what does not fit is refused.
+    """(DEC-1, DEC-7) Past keys and values followed by the new ones; arrays that do not fit are refused.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ def joined(k: Array, v: Array, past_key: Array | None, past_value: Array | None)
 def check_inputs(
     q: Array, k: Array, v: Array, mask: Array | None, bias: Array | None, sinks: Array | None = None
 ) -> None:
-    """(SDPA-31 to SDPA-36) Refuse what does not fit together.
+    """(SDPA-31 to SDPA-36) Refuse inputs that do not fit together.
 
     Parameters
     ----------
@@ -286,7 +286,7 @@ def check_masks(
     q
         (B, Hq, Sq, D).
     k
-        (B, Hkv, Sk, D), past keys among them.
+        (B, Hkv, Sk, D), including past keys.
     block_mask
         (…, ⌈Sq / bq⌉, ⌈Sk / bk⌉).
     block_size
@@ -324,7 +324,7 @@ def turned(x: Array, cos: Array, sin: Array, interleaved: bool) -> tuple[Array, 
     Returns
     -------
     tuple[Array, Array]
-        (B, H, S, D) each; columns from W on as they are, and 0.
+        (B, H, S, D) each; from column W on, unchanged and 0.
     """
     half = cos.shape[3]
     first = 2 * np.arange(half) if interleaved else np.arange(half)
@@ -338,14 +338,14 @@ def turned(x: Array, cos: Array, sin: Array, interleaved: bool) -> tuple[Array, 
 
 
 def tree_keys(parents: Array, offset: int | Array, keys: Array) -> Array:
-    """(TREE-1) Keys that the nodes of a tree may attend to: those before the tree, their ancestors' and their own.
+    """(TREE-1) Keys that the nodes of a tree may attend to: keys before the tree, their ancestors' and their own.
 
     Parameters
     ----------
     parents
         (Sq,) or (B, Sq).
     offset
-        Number of keys before the first node's, one or (B,).
+        Number of keys before the first node's key, one or (B,).
     keys
         Indices j, (Sk,).
 
@@ -375,7 +375,7 @@ def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     shape
         Shape of the array.
     target
-        Shape that it should become.
+        Shape to broadcast to.
 
     Returns
     -------
@@ -512,7 +512,7 @@ def capped_scores(scores: Array, softcap: float | None) -> Array:
     scores
         (B, Hq, Sq, Sk).
     softcap
-        C; None for none.
+        The cap c; None for none.
 
     Returns
     -------
@@ -548,7 +548,7 @@ def softmax(scores: Array, allowed: Array) -> tuple[Array, Array]:
 
 
 def softmax_with_sinks(scores: Array, allowed: Array, sinks: Array) -> tuple[Array, Array]:
-    """(SDPA-38) Softmax over the allowed keys and one key more, whose score is the sink and whose weight is left out.
+    """(SDPA-38) Softmax over the allowed keys and one more key, whose score is the sink and whose weight is left out.
 
     Parameters
     ----------
@@ -573,7 +573,7 @@ def weighted_sum(weights: Array, v: Array, allowed: Array) -> Array:
     """(SDPA-16, SDPA-22, SDPA-23) Σ_j weight_j v_j over the allowed keys only.
 
     A NaN or infinite value at a key that is not allowed must not enter as 0 · NaN, and at an allowed key
-    it must enter even where its weight has underflowed to 0; so those values are added apart.
+    it must enter even where its weight has underflowed to 0; so those values are added separately.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """(VARLEN-…) Attention over packed sequences in float64 NumPy: the reference of sdpa, sequence by sequence.
 
-Nothing of attention is said again here: a sequence is a batch of sdpa, alone or with others of its lengths.
+Attention is not defined again here: each sequence is a batch element of sdpa, alone or with others of its lengths.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from attention_conformance.impls.validate import check_pack_bias
 
 @dataclass(frozen=True)
 class Part:
-    """Sequences with equally many queries and keys: rows of the pack (G, Sq), and sdpa's results of a batch of G."""
+    """G sequences of the same lengths Sq and Sk: rows of the pack (G, Sq), and sdpa's results for a batch of G."""
 
     rows: Array
     expected: Expected
@@ -24,7 +24,7 @@ class Part:
 
 @dataclass(frozen=True)
 class PackedExpected:
-    """Expected results of a pack, in float64: output (Tq, Hq, Dv), lse (Hq, Tq), and the parts that they are of."""
+    """Expected results of a pack, in float64: output (Tq, Hq, Dv), lse (Hq, Tq), and the parts that make them up."""
 
     output: Array
     lse: Array
@@ -57,18 +57,18 @@ def varlen(
     cu_seqlens_q, cu_seqlens_k
         (N + 1,) each: sequence n has the rows from element n up to element n + 1.
     is_causal, causal_offset, window
-        As of sdpa, by sequence; the offset is one for all, or (N,), and Sk − Sq unless given (VARLEN-3).
+        As for sdpa, per sequence; the offset is one for all, or (N,), and Sk − Sq by default (VARLEN-3).
     scale, softcap, sinks
-        As of sdpa (VARLEN-5).
+        As for sdpa (VARLEN-5).
     max_seqlen_q, max_seqlen_k
-        Lengths that change nothing (VARLEN-6), and are the size of ``bias``.
+        Lengths that change no result (VARLEN-6), and are the size of ``bias``.
     bias
-        (N or 1, Hq or 1, max_seqlen_q, max_seqlen_k): of row i and key j of each sequence (VARLEN-16).
+        (N or 1, Hq or 1, max_seqlen_q, max_seqlen_k): for row i and key j of each sequence (VARLEN-16).
 
     Returns
     -------
     PackedExpected
-        Results of every row, and those of sdpa that they come from.
+        Results of every row, and the sdpa results that they come from.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def attend(
 
 
 def of_sequences(bias: Array, members: list[int]) -> Array:
-    """(VARLEN-16) The bias of some sequences, which may be one for all.
+    """(VARLEN-16) The bias of some sequences, which may share one.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ def check_bias(
     cu_seqlens_q
         Boundaries of the sequences' queries, (N + 1,).
     max_seqlen_q, max_seqlen_k
-        As given; None, and 0, are not looked at.
+        As given; None and 0 are ignored.
 
     Raises
     ------
@@ -215,7 +215,7 @@ def check_bias(
 
 
 def check_packs(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array) -> None:
-    """(VARLEN-11) Refuse what does not fit together.
+    """(VARLEN-11) Refuse packs that do not fit together.
 
     Parameters
     ----------
@@ -245,12 +245,12 @@ def check_packs(q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k:
 
 
 def check_heads(clause: str, q: Array, k: Array, v: Array) -> None:
-    """SDPA-32, SDPA-33 and SDPA-35 of arrays (…, heads, width): refuse dtypes, widths and heads that do not fit.
+    """(SDPA-32, SDPA-33, SDPA-35) Refuse arrays (…, heads, width) whose dtypes, widths or heads do not fit.
 
     Parameters
     ----------
     clause
-        Named in the exception for dtypes and widths.
+        Clause that the exception names.
     q
         Packed queries (Tq, Hq, D).
     k

@@ -1,6 +1,7 @@
 """(GRAD-30 to 34) Gradients of packed sequences in float64 NumPy: the gradients of sdpa, sequence by sequence.
 
-Nothing of a gradient is said again here: a sequence is a batch of sdpa_grad, alone or with others of its lengths.
+Gradients are not defined again here: each sequence is a batch element of sdpa_grad, alone or with others of its
+lengths.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from attention_conformance.conformance.spec.varlen import check_packs
 
 @dataclass(frozen=True)
 class GradPart:
-    """Sequences with equally many queries and keys: rows (G, Sq) and keys (G, Sk) of the pack, and their gradients."""
+    """G sequences of the same lengths Sq and Sk: rows (G, Sq) and keys (G, Sk) of the pack, and their gradients."""
 
     rows: Array
     keys: Array
@@ -25,7 +26,7 @@ class GradPart:
 
 @dataclass(frozen=True)
 class PackedGradExpected:
-    """Gradients of a pack, in float64 and in the shapes of q, k and v, and the parts that they are of."""
+    """Gradients of a pack, in float64 and in the shapes of q, k and v, and the parts that make them up."""
 
     grad_q: Array
     grad_k: Array
@@ -54,16 +55,16 @@ def varlen_grad(
     Parameters
     ----------
     q, k, v, cu_seqlens_q, cu_seqlens_k, is_causal, causal_offset, window, scale, softcap
-        As of varlen.
+        As for varlen.
     grad_output
         (Tq, Hq, Dv), of the dtype of q.
     max_seqlen_q, max_seqlen_k
-        Lengths that change nothing (VARLEN-6).
+        Lengths that change no result (VARLEN-6).
 
     Returns
     -------
     PackedGradExpected
-        Zeros where a row or key is in no sequence, or alone in its own (GRAD-32).
+        Zeros for a row or key in no sequence, a row without keys, and a key without rows (GRAD-32).
 
     Raises
     ------

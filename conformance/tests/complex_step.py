@@ -1,4 +1,4 @@
-"""Gradients of sdpa by complex-step differences, to check the closed formula by.
+"""Gradients of sdpa by complex-step differences, used to check the closed formula.
 
 f'(x) = Im f(x + ih) / h + O(h²) for a real analytic f (Squire & Trapp, SIAM Review 40(1), 1998): nothing is subtracted,
 so with h = 1e-30 the derivative is as exact as f.  The attention here is written row by row from SPEC.md for complex
@@ -16,7 +16,7 @@ from attention_conformance.conformance.tests.fifty_digits import entry, is_allow
 
 STEP = 1e-30
 
-#: What the loss is differentiated by: q, k, v and, where it is given, bias.
+#: The arrays that the loss is differentiated with respect to: q, k, v and, if given, bias.
 Arrays = dict[str, np.ndarray]
 
 
@@ -26,7 +26,7 @@ def loss(arrays: Arrays, grad_output: np.ndarray, options: dict[str, Any]) -> co
 
 
 def output(arrays: Arrays, options: dict[str, Any]) -> np.ndarray:
-    """The output of sdpa for complex q, k, v and, where it is given, bias, (B, Hq, Sq, Dv)."""
+    """The output of sdpa for complex q, k, v and, if given, bias, (B, Hq, Sq, Dv)."""
     q, k, v = arrays["q"], arrays["k"], arrays["v"]
     group = q.shape[1] // k.shape[1]
     shape = (*q.shape[:3], k.shape[2])
@@ -48,7 +48,7 @@ def output(arrays: Arrays, options: dict[str, Any]) -> np.ndarray:
 
 
 def differentiated(function: Callable[[Arrays], complex], arrays: Arrays) -> Arrays:
-    """The derivatives of a real analytic function by every element of every array, by name."""
+    """The derivatives of a real analytic function with respect to every element of every array, by name."""
     found = {}
     for name, array in arrays.items():
         gradient = np.zeros(array.shape)
@@ -61,7 +61,7 @@ def differentiated(function: Callable[[Arrays], complex], arrays: Arrays) -> Arr
 
 
 def sdpa_grad(q: np.ndarray, k: np.ndarray, v: np.ndarray, grad_output: np.ndarray, **options: Any) -> Arrays:
-    """The gradients of q, k, v and bias as ``grad_q`` and so on; inputs must be finite, but for a bias of −inf."""
+    """The gradients of q, k, v and bias as ``grad_q`` and so on; inputs must be finite, except for a bias of −inf."""
     arrays = {"q": q, "k": k, "v": v}
     if options.get("bias") is not None:
         arrays["bias"] = options.pop("bias")

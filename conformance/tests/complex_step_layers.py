@@ -1,4 +1,4 @@
-"""Gradients of the multi-head layer by complex-step differences, to check the closed formula by.
+"""Gradients of the multi-head layer by complex-step differences, used to check the closed formula.
 
 The layer is written from SPEC.md for complex numbers, column by column and row by row, over the attention of
 complex_step.py; it shares nothing with the reference.
@@ -13,14 +13,14 @@ import numpy as np
 from attention_conformance.conformance.tests import complex_step
 from attention_conformance.conformance.tests.complex_step import Arrays
 
-#: Keywords of mha that its gradients are of.
+#: Keywords of mha that have gradients.
 DIFFERENTIATED = ("x_kv", "w_o", "b_q", "b_k", "b_v", "b_o", "bias")
 
 
 def mha_grad(
     x_q: np.ndarray, w_q: np.ndarray, w_k: np.ndarray, w_v: np.ndarray, grad_output: np.ndarray, **options: Any
 ) -> Arrays:
-    """The gradients of all arrays as ``grad_x_q`` and so on; inputs must be finite, but for a bias of −inf."""
+    """The gradients of all arrays as ``grad_x_q`` and so on; inputs must be finite, except for a bias of −inf."""
     arrays = {"x_q": x_q, "w_q": w_q, "w_k": w_k, "w_v": w_v}
     arrays |= {name: options.pop(name) for name in DIFFERENTIATED if options.get(name) is not None}
     found = complex_step.differentiated(lambda given: loss(given, grad_output, options), arrays)

@@ -130,6 +130,6 @@ def parse(text: str | int) -> Exact:
 
 
 def half_unit(text: str | int) -> float:
-    """What a printed decimal leaves open: half a unit in its last digit; 0 for an exact number."""
+    """Half a unit in the last digit of a printed decimal, which rounding leaves open; 0 for an exact number."""
     _, point, digits = str(text).partition(".")
     return 0.5 * 10.0 ** -len(digits) if point else 0.0

@@ -1,4 +1,4 @@
-"""Attention in torch whose offsets are 32-bit numbers, and one whose are not, for test_offsets."""
+"""Attention in torch with 32-bit offsets, and one with wider offsets, for test_offsets."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-#: Offsets from which on a 32-bit number wraps.
+#: Offset from which a 32-bit number wraps.
 WRAPS = 2**31
 
 
 def _narrow(array: torch.Tensor) -> torch.Tensor:
-    """The array as 32-bit offsets read it: an entry that is too far is read where the first one lies."""
+    """The array as 32-bit offsets read it: an entry beyond their reach is read from the first entry's place."""
     for axis in range(array.ndim - 1):
         if (array.shape[axis] - 1) * array.stride(axis) >= WRAPS:
             array = array.narrow(axis, 0, 1).expand_as(array)
@@ -24,31 +24,31 @@ def wide(q: Any, k: Any, v: Any, *, mask: Any = None) -> torch.Tensor:
 
 
 def narrow(q: Any, k: Any, v: Any, *, mask: Any = None) -> torch.Tensor:
-    """The same with 32-bit offsets into k and the mask."""
+    """Attention with 32-bit offsets into k and the mask."""
     return wide(q, _narrow(k), v, mask=mask if mask is None else _narrow(mask))
 
 
 def raises(q: Any, k: Any, v: Any) -> torch.Tensor:
-    """Raises for an offset that it cannot compute."""
+    """Attention that raises for an offset that it cannot compute."""
     if _narrow(q) is not q:
         raise IndexError("an offset that is no 32-bit number")
     return wide(q, k, v)
 
 
 def causal(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> torch.Tensor:
-    """Causal alone."""
+    """Attention that takes only causal calls."""
     if not is_causal:
         raise NotImplementedError("causal alone")
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def no_room(q: Any, k: Any, v: Any) -> torch.Tensor:
-    """Has no room for arrays that far apart."""
+    """Attention that runs out of memory for arrays that far apart."""
     if _narrow(q) is not q or _narrow(k) is not k or _narrow(v) is not v:
         raise RuntimeError("CUDA out of memory. Tried to allocate 4.00 GiB")
     return wide(q, k, v)
 
 
 def refuses(q: Any, k: Any, v: Any) -> torch.Tensor:
-    """Refuses every call."""
+    """Attention that refuses every call."""
     raise NotImplementedError("not here")

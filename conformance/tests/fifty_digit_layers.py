@@ -1,4 +1,4 @@
-"""The layers a second time: in 50-digit arithmetic, one number at a time, to check their reference by.
+"""The layers a second time: in 50-digit arithmetic, one number at a time, used to check their reference.
 
 Written from the formulas of SPEC.md over ``fifty_digits.sdpa``; arrays of numbers of 50 digits have dtype object.
 """
@@ -14,12 +14,12 @@ from attention_conformance.conformance.tests import fifty_digits
 
 Array = np.ndarray
 
-#: Keywords that ``fifty_digits.sdpa`` takes as they are.
+#: Keywords that ``fifty_digits.sdpa`` takes unchanged.
 _OF_SDPA = ("mask", "bias", "is_causal", "kv_lengths", "scale")
 
 
 def mha(x_q: Array, w_q: Array, w_k: Array, w_v: Array, *, heads: int, **o: Any) -> tuple[Array, Array]:
-    """Output (B, Sq, Eo) and weights (B, H, Sq, Sk), or (B, Sq, Sk) averaged, of batched batch-first inputs."""
+    """Output (B, Sq, Eo) and weights (B, H, Sq, Sk), or averaged (B, Sq, Sk), of batched batch-first inputs."""
     with mpmath.workdps(fifty_digits.DIGITS):
         x_kv = x_q if o.get("x_kv") is None else o["x_kv"]
         q, k, v = (
@@ -40,7 +40,7 @@ def mha(x_q: Array, w_q: Array, w_k: Array, w_v: Array, *, heads: int, **o: Any)
 
 
 def sublayer(x_q: Array, *, gamma: Array, beta: Array, epsilon: float, pre_norm: bool = False, **layer: Any) -> Array:
-    """The output (B, Sq, E)."""
+    """The output of the sublayer, (B, Sq, E)."""
     with mpmath.workdps(fifty_digits.DIGITS):
         affine = (gamma, beta, epsilon)
         if pre_norm:

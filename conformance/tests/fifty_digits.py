@@ -1,4 +1,4 @@
-"""The spec a second time: attention in 50-digit arithmetic, one number at a time, to check the reference by.
+"""The spec a second time: attention in 50-digit arithmetic, one number at a time, used to check the reference.
 
 It is written from the formulas of SPEC.md and shares nothing with ``reference.py``: no arrays are combined,
 no maximum is subtracted, no row is treated together with another.  With 50 digits and an unbounded exponent
@@ -31,7 +31,7 @@ class Row:
 def sdpa(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> dict[Index, Row]:
     """Every row of scaled dot-product attention, by (batch, query head, row); options as in SPEC.md.
 
-    Inputs must be finite, but for a bias of −inf.
+    Inputs must be finite, except for a bias of −inf.
     """
     batches, heads, queries, _ = q.shape
     with mpmath.workdps(DIGITS):
@@ -72,7 +72,7 @@ def _row(q: np.ndarray, k: np.ndarray, v: np.ndarray, row: Index, options: dict[
 
 
 def _turned(numbers: np.ndarray, place: int, options: dict[str, Any]) -> list[Any]:
-    """SDPA-44: a query or key by the angles of its place."""
+    """(SDPA-44) A query or key, rotated by the angles of its place."""
     found = [_mpf(number) for number in numbers]
     if options.get("rotary_cos") is None:
         return found
@@ -87,7 +87,7 @@ def _turned(numbers: np.ndarray, place: int, options: dict[str, Any]) -> list[An
 
 
 def _score(product: Any, width: int, place: Index, options: dict[str, Any]) -> Any:
-    """SDPA-3 to SDPA-6, SDPA-42, SDPA-43: scale, then softcap, then bias and ALiBi."""
+    """(SDPA-3 to SDPA-6, SDPA-42, SDPA-43) Scaling, then softcap, then bias and ALiBi."""
     scale = options.get("scale")
     score = product / mpmath.sqrt(width) if scale is None else product * _mpf(scale)
     b, h, i, j = place
@@ -106,7 +106,7 @@ def _score(product: Any, width: int, place: Index, options: dict[str, Any]) -> A
 
 
 def is_allowed(row: Index, j: int, shape: Index, options: dict[str, Any]) -> bool:
-    """SDPA-7 to SDPA-13: whether row (b, h, i) may attend to key j of an input of shape (B, Hq, Sq, Sk)."""
+    """(SDPA-7 to SDPA-13) Whether row (b, h, i) may attend to key j of an input of shape (B, Hq, Sq, Sk)."""
     b, _, i = row
     place = (*row, j)
     if options.get("mask") is not None and not entry(options["mask"], place):
@@ -138,7 +138,7 @@ def is_allowed(row: Index, j: int, shape: Index, options: dict[str, Any]) -> boo
 
 
 def entry(array: np.ndarray, place: Index) -> Any:
-    """SDPA-8: the element of a mask or bias that stands at ``place`` (b, h, i, j)."""
+    """(SDPA-8) The element of a mask or bias at ``place`` (b, h, i, j)."""
     index = []
     for axis in range(1, array.ndim + 1):
         index.append(0 if array.shape[-axis] == 1 else place[-axis])

@@ -1,6 +1,7 @@
-"""Attention in NumPy on two threads, whose exponential is chosen at the first call: with a race, under a lock, worse.
+"""Attention in NumPy on two threads that choose their exponential at the first call: with a race, a lock, or worse.
 
-A stand-in for pytorch#188792: ``racing`` gives a thread that comes while the other one chooses the less accurate one.
+A stand-in for pytorch#188792: in ``racing``, a thread that arrives while the other one chooses gets the less accurate
+exponential.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-#: Seconds that choosing takes: longer than the scores of the other half.
+#: Seconds that the choice takes: longer than the other half takes for its scores.
 CHOOSING = 0.5
 
 _chosen: dict[str, Callable[[np.ndarray], np.ndarray]] = {}
@@ -58,28 +59,28 @@ def _halves(
 
 
 def racing(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """The second thread of the first call computes with what is not chosen yet."""
+    """Attention whose first call races: the second thread gets an exponential that is chosen only for now."""
     return _halves(q, k, v, _choose)
 
 
 def locked(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """The same under a lock: right from the first call on."""
+    """The same attention with the choice under a lock: right from the first call on."""
     return _halves(q, k, v, _locked)
 
 
 def dying(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """The process dies in its first call."""
+    """Attention that kills its process in the first call."""
     os.abort()
 
 
 def hanging(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """The first call does not return."""
+    """Attention whose first call does not return."""
     time.sleep(1000)
     return v
 
 
 def raising_first(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """The first call raises, and the second does not."""
+    """Attention whose first call raises and whose second does not."""
     _calls[0] += 1
     if _calls[0] == 1:
         raise RuntimeError("not warm yet")
@@ -87,5 +88,5 @@ def raising_first(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def transposed(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """The output in the layout (B, S, H, D)."""
+    """Output in the layout (B, S, H, D)."""
     return v.swapaxes(1, 2)

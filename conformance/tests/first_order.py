@@ -1,4 +1,4 @@
-"""How far two evaluations of the spec in one precision may be apart, to first order, for small inputs.
+"""Limits on how far two evaluations of the spec in one precision may differ, to first order, for small inputs.
 
 Used to compare the float64 reference with other evaluations: 50 digits, and values that other projects ship.
 With unit roundoff u, a score is D products, their sum and the scaling, split or not (D + 6 roundings of at most
@@ -16,15 +16,15 @@ import numpy as np
 
 from attention_conformance.conformance.spec.sdpa import Expected
 
-#: What underflow may take from a number.
+#: The most that underflow may take from a number.
 TINY = 2.0**-1022
 
 
 def limits(expected: Expected, unit: float, exact_scores: bool = False, **options: Any) -> dict[str, np.ndarray]:
     """Limits for raw (scaled scores of all keys), scores, weights, output and lse, in their shapes.
 
-    ``unit`` is the unit roundoff of the evaluation that is compared, ``options`` are those of the call.
-    ``exact_scores``: every score is a number that the precision holds, so that no error enters there.
+    ``unit`` is the unit roundoff of the compared evaluation, ``options`` are those of the call.
+    ``exact_scores``: the precision holds every score exactly, so that scores add no error.
     """
     width, keys = expected.q.shape[3], expected.k.shape[2]
     scale = options.get("scale")
@@ -58,12 +58,12 @@ def limits(expected: Expected, unit: float, exact_scores: bool = False, **option
 
 
 def _finite(array: np.ndarray) -> np.ndarray:
-    """The array with 0 for everything that is not finite: such places are compared exactly."""
+    """The array with 0 for everything that is not finite: those elements are compared exactly."""
     return np.where(np.isfinite(array), array, 0.0)
 
 
 def agree(a: np.ndarray, b: np.ndarray, limit: np.ndarray) -> bool:
-    """Same shape, and every element within its limit, or the same infinity, or NaN in both."""
+    """Whether shapes are equal and every element is within its limit, or the same infinity or NaN in both."""
     if a.shape != b.shape:
         return False
     with np.errstate(invalid="ignore"):  # inf − inf

@@ -40,11 +40,11 @@ class Problem:
 
     @property
     def dtype(self) -> str:
-        """The dtype of all of them."""
+        """The dtype of all arrays."""
         return str(self.q.dtype)
 
     def expected(self) -> GradExpected:
-        """What the reference says."""
+        """The reference's gradients."""
         return self._expected
 
     @functools.cached_property
@@ -52,7 +52,7 @@ class Problem:
         return sdpa_grad(*self.arrays, **self.options)
 
     def bound(self, profile: Profile) -> dict[str, np.ndarray]:
-        """The bounds under a profile."""
+        """The bounds of the gradients under a profile."""
         if profile not in self._bounds:
             self._bounds[profile] = bounds.bound(self.expected(), Options.of(self.options), self.dtype, profile)
         return self._bounds[profile]
@@ -72,7 +72,7 @@ def problem(seed: int, dtype: str, *, keys: int = 200, empty: bool = True, **giv
 
 @functools.lru_cache(maxsize=400)
 def _kept(seed: int, dtype: str, keys: int, empty: bool) -> Problem:
-    """With what is known of it: many programs are tried on one problem."""
+    """The problem of a seed, cached with its expected results, as many programs are tried on one problem."""
     return _drawn(seed, dtype, keys, empty, {})
 
 
@@ -80,7 +80,7 @@ def _drawn(seed: int, dtype: str, keys: int, empty: bool, given: Mapping[str, An
     rng = np.random.default_rng((2026, seed))
     batch, heads, group = (int(rng.integers(1, most + 1)) for most in (2, 2, 3))
     rows, length, width, value_width = (_log_integer(rng, most) for most in (32, keys, 64, 64))
-    value_width = width if rng.random() < 0.5 else value_width  # what some kernels ask for
+    value_width = width if rng.random() < 0.5 else value_width  # what some kernels require
     q, k = (
         _log_uniform(rng, 0.1, 4) * rng.standard_normal(s)
         for s in ((batch, heads * group, rows, width), (batch, heads, length, width))
@@ -126,7 +126,7 @@ def _options(rng: Rng, shape: tuple[int, int, int, int], dtype: np.dtype, empty:
 
 
 def part(rng: Rng, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape that broadcasts to ``shape``: some axes of length 1, and sometimes leading ones left off."""
+    """A shape that broadcasts to ``shape``: some axes have length 1, and sometimes leading axes are left off."""
     ones = tuple(1 if rng.random() < 0.4 else length for length in shape)
     return ones[int(rng.integers(len(shape))) :] if rng.random() < 0.3 else ones
 

@@ -1,4 +1,4 @@
-"""The hand-computed examples as records, read strictly from examples.toml, every number both exact and as float64.
+"""The hand-computed examples as records, read strictly from examples.toml, each number both exact and as float64.
 
 An example holds inputs, the steps that a person takes with a pencil, and results.  A number with a decimal point in a
 step or a result is rounded, and right to half a unit in its last digit; every other number is exact.
@@ -19,7 +19,7 @@ from attention_conformance.conformance.spec.examples import DATA
 from attention_conformance.conformance.tests.exact import Exact, NotExact, half_unit, parse
 
 INPUTS = ("q", "k", "v")
-#: From inputs to results, in the order in which they are computed.
+#: Steps from inputs to results, in the order in which they are computed.
 STEPS = ("products", "scaled", "capped", "scores", "shift", "powers", "totals")
 RESULTS = ("output", "weights", "lse")
 OPTIONS = (
@@ -27,7 +27,7 @@ OPTIONS = (
     *("block_mask", "block_size", "tree_parents", "alibi_slopes", "head_scale"),
     *("rotary_cos", "rotary_sin", "rotary_interleaved"),
 )
-#: How an open side of a window is written; TOML has no null.
+#: The text for an open side of a window; TOML has no null.
 OPEN = "open"
 
 UNIT = 2.0**-53
@@ -39,7 +39,7 @@ class MalformedExample(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """An array of numbers: as written, exact, as float64, and how far rounding may have moved each."""
+    """An array of numbers: as written, exact, as float64, and how far rounding may have moved each number."""
 
     texts: np.ndarray
     exact: np.ndarray
@@ -94,7 +94,7 @@ class Example:
         return self.inputs["v"].values
 
     def limit(self, table: Table) -> np.ndarray:
-        """How far a float64 computation may be from a number of ``table``, besides the table's own rounding.
+        """The allowed distance of a float64 result from a number of ``table``, including the table's own rounding.
 
         A score of size s computed from D ≤ 4 products carries an error of at most 8 u · s (u = 2^-53), which
         passes into a weight at most twice; exp, the sum over at most 6 keys and the division add 16 u; a
@@ -107,7 +107,7 @@ class Example:
 
 
 def disagreements(example: Example, computed: Mapping[str, np.ndarray]) -> list[str]:
-    """One line for each result of the example that ``computed`` (by name) does not agree with."""
+    """One line for each result of the example that differs from the one in ``computed`` (by name)."""
     return [
         f"{example.name}: {name} should be {table.texts.tolist()}, got {np.asarray(computed[name]).tolist()}"
         for name, table in example.results.items()
@@ -116,7 +116,7 @@ def disagreements(example: Example, computed: Mapping[str, np.ndarray]) -> list[
 
 
 def agrees(example: Example, table: Table, computed: np.ndarray) -> bool:
-    """Whether an array has the table's shape and numbers; −inf equals only −inf, and NaN nothing."""
+    """Whether an array has the table's shape and numbers; −inf equals only −inf, and NaN equals nothing."""
     if computed.shape != table.shape:
         return False
     with np.errstate(invalid="ignore"):  # −inf − −inf

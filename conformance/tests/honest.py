@@ -14,7 +14,7 @@ from attention_conformance.conformance.faults.sdpa.online_softmax import Split
 
 
 class SmallTiles(Tiled):
-    """Tiles of 7 keys, which divide nothing."""
+    """Tiles of 7 keys, which divide no usual length."""
 
     tile = 7
 
@@ -26,7 +26,7 @@ class LargeTiles(Tiled):
 
 
 class TilesFromTheEnd(Tiled):
-    """The last tile first, as kernels for causal attention go."""
+    """Tiles visited from the last to the first, as kernels for causal attention do."""
 
     def first_keys(self, x: Inputs, keys: int) -> list[int]:
         """First keys of the tiles, in the order of the visits."""
@@ -34,7 +34,7 @@ class TilesFromTheEnd(Tiled):
 
 
 class LazyRescaling(Tiled):
-    """The maximum is only raised when it rises by more than 8, and the old one stays in use until then."""
+    """A maximum that is raised only when it rises by more than 8; until then the old one stays in use."""
 
     def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
         """The running state after one more tile."""
@@ -47,13 +47,13 @@ class LazyRescaling(Tiled):
 
 
 class SplitKeys(Split):
-    """Two halves of the keys, each normalised, merged through their lse; from two keys on."""
+    """Two halves of the keys, each normalised, merged through their lse; applies from two keys on."""
 
     least = 2
 
 
 class ScaledQueries(Attention):
-    """The whole scale on q, whatever its size."""
+    """The whole scale applied to q, whatever its size."""
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
         """Scaled scores."""
@@ -61,7 +61,7 @@ class ScaledQueries(Attention):
 
 
 class KeysBackwards(Attention):
-    """Every sum over keys in the opposite order."""
+    """Every sum over keys taken in the opposite order."""
 
     def total(self, x: Inputs, powers: Array) -> Array:
         """The denominator."""
@@ -73,14 +73,14 @@ class KeysBackwards(Attention):
 
 
 class BaseTwo(Attention):
-    """Scores times log2 e and exp2, with lse converted back."""
+    """Scores times log2 e with exp2, and lse converted back."""
 
     def powers(self, x: Inputs, s: Array, top: Array) -> Array:
         """2^((s − top) · log2 e)."""
         return np.exp2((s - top) * x.work(np.log2(np.e)))
 
     def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:
-        """The natural logarithm, from the one in base 2."""
+        """The natural logarithm, computed from the logarithm in base 2."""
         logarithm = np.log2(np.where(total == 0, x.work(1), total)) * x.work(np.log(2))
         return np.where(total == 0, x.work(-np.inf), top + logarithm)
 

@@ -1,4 +1,4 @@
-"""Processes that Ctrl-C ends, whatever this one was told about it."""
+"""Processes that Ctrl-C ends, even if this process ignores SIGINT."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-#: Seconds to wait for an end, and how often Ctrl-C is pressed.
+#: Seconds to wait for the process to end, and the number of times Ctrl-C is pressed.
 PATIENCE, PRESSES = 8, 15
 
 
 @contextlib.contextmanager
 def interruptible(command: Sequence[str], folder: Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A command in a folder, with the usual meaning of SIGINT; it is killed if it is still there at the end.
+    """Run a command in a folder, with the default handling of SIGINT; kill it if it still runs at the end.
 
     A job that a shell starts in the background ignores SIGINT, and so do the processes that it starts.
     """
@@ -30,10 +30,10 @@ def interruptible(command: Sequence[str], folder: Path, **options: Any) -> Itera
 
 
 def interrupt(process: subprocess.Popen[str]) -> int:
-    """Press Ctrl-C until the process ends; its exit status.
+    """Press Ctrl-C until the process ends; return its exit status.
 
-    Once is not always enough: Python ignores exceptions in the callbacks of its garbage collector, of which
-    Hypothesis has one.
+    One press is not always enough: Python ignores exceptions in callbacks of its garbage collector, and Hypothesis
+    has such a callback.
     """
     for _ in range(PRESSES):
         process.send_signal(signal.SIGINT)

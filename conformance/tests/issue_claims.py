@@ -1,6 +1,6 @@
-"""Claims of upstream issues, each evaluated after its script: one forked process for each, the libraries imported once.
+"""Claims of upstream issues, each evaluated after its script in its own forked process; libraries are imported once.
 
-Run as a program: reads ``[[script, claim], …]`` as JSON from standard input, and prints what became of each, as JSON:
+Run as a program: reads ``[[script, claim], …]`` as JSON from standard input, and prints the result of each, as JSON:
 "true", "false", a sentence, or the name of the signal that killed the script.
 """
 
@@ -20,7 +20,7 @@ from attention_conformance.conformance.ledger.issues import modules
 
 
 def evaluated(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """What became of each claim, by this file as a program."""
+    """The result of each claim, evaluated by this file as a program."""
     done = subprocess.run(
         [sys.executable, __file__], input=json.dumps(pairs), capture_output=True, text=True, check=True, timeout=1200
     )
@@ -33,7 +33,7 @@ def _evaluate(script: str, claim: str) -> str:
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             exec(compile(script, "script", "exec"), names)  # noqa: S102  (our own scripts)
-    except BaseException as error:  # what a script ends with is what the claim is about
+    except BaseException as error:  # the claim is about whatever ends the script
         names["error"] = error
     else:
         return "the script found nothing"
@@ -70,7 +70,7 @@ def _main() -> None:
 
 
 def _export_something() -> None:
-    """What an exporter imports and tabulates at its first model takes longer than the model."""
+    """Export a small model first, as an exporter's imports and tables at its first model take longer than the model."""
     import torch
 
     torch.set_num_threads(1)  # threads do not survive a fork

@@ -1,7 +1,7 @@
-"""Gradients of layers by honest programs, each rounding where its profile says, and random problems to run them on.
+"""Gradients of layers by honest programs, each rounding where its profile says, and random problems for them.
 
-The forward pass is that of layer_programs.py, the backward pass of the heads that of gradient_variants.py, and each is
-handed numbers of the storage dtype; what stands here is the chain between them.  A test makes a wrong program by
+The forward pass is that of layer_programs.py and the backward pass of the heads is that of gradient_variants.py; each
+gets numbers of the storage dtype.  This module holds the chain between them.  A test makes a wrong program by
 replacing one method.
 """
 
@@ -26,7 +26,7 @@ from attention_conformance.impls.contract import Profile
 Array = np.ndarray
 Gradients = Mapping[str, Array]
 
-#: The backward pass of the heads that uses up a profile.
+#: The backward pass of the heads that uses up each profile.
 OF_PROFILE = {
     Profile.WIDE: "kept_weights",
     Profile.FUSED: "flash",
@@ -34,7 +34,7 @@ OF_PROFILE = {
     Profile.TF32: "tf32",
 }
 
-#: Options that the heads have too.
+#: Options that the heads take too.
 _OF_HEADS = ("mask", "bias", "is_causal", "scale")
 
 
@@ -47,11 +47,11 @@ class Problem:
 
     @property
     def dtype(self) -> str:
-        """The dtype of all of them."""
+        """The dtype of all arrays."""
         return str(self.grad_output.dtype)
 
     def expected(self) -> LayerGradExpected:
-        """What the reference says."""
+        """The reference's gradients."""
         return self._expected
 
     @functools.cached_property
@@ -59,7 +59,7 @@ class Problem:
         return mha_grad(**self.call.keywords(), grad_output=self.grad_output)
 
     def bound(self, profile: Profile) -> dict[str, Array]:
-        """The bounds under a profile."""
+        """The bounds of the gradients under a profile."""
         options: Options = self.call.of_bound()
         if profile not in self._bounds:
             self._bounds[profile] = layer_bounds.bound(self.expected(), options, self.dtype, profile)
@@ -70,9 +70,9 @@ class Problem:
         return {}
 
 
-@functools.lru_cache(maxsize=100)  # with what is known of it: many programs are tried on one problem
+@functools.lru_cache(maxsize=100)  # cached with its expected results: many programs are tried on one problem
 def problem(seed: int, dtype: str) -> Problem:
-    """The problem of a seed: that of layer_programs.py, and a gradient of spread 0.1 to 10, or of ones."""
+    """The problem of a seed: the call of layer_programs.py, and a gradient of spread 0.1 to 10, or of ones."""
     call = layer_programs.random_problem(seed, dtype)
     rng = np.random.default_rng([seed, 7])
     x, w_v = call.arrays["x_q"], call.arrays["w_v"]
@@ -83,7 +83,7 @@ def problem(seed: int, dtype: str) -> Problem:
 
 
 def square(seed: int, dtype: str) -> Problem:
-    """A problem with weights that are square and nothing that nn.MultiheadAttention does not have."""
+    """A problem with square weights and only options that nn.MultiheadAttention has."""
     rng = np.random.default_rng([seed, 8])
     heads, batch, rows = (int(rng.integers(1, most + 1)) for most in (4, 3, 12))
     width = heads * int(rng.integers(1, 9))
@@ -153,7 +153,7 @@ class Program(layer_programs.Program):
         return d.sum(axis=(0, 1))
 
     def of_input(self, d: Mapping[str, Array], names: str) -> Array:
-        """The products with the transposed weights, stored, and their sum."""
+        """The sum of the products with the transposed weights, each stored."""
         parts = [self.kept(self.matmul(d[name], self.arrays[f"w_{name}"].T)) for name in names]
         total = parts[-1]
         for part in parts[-2::-1]:
@@ -162,7 +162,7 @@ class Program(layer_programs.Program):
 
 
 class BySample(Program):
-    """Gradients of weights and biases of each sample apart, stored where ``storage`` stores, then added."""
+    """Gradients of weights and biases computed for each sample, stored where ``storage`` stores, then added."""
 
     def of_weight(self, x: Array, d: Array) -> Array:
         """Sample by sample."""
@@ -174,7 +174,7 @@ class BySample(Program):
 
 
 class SideBySide(Program):
-    """The gradient of an input as one product with the weights side by side."""
+    """The gradient of an input as one product with the weights next to each other."""
 
     def of_input(self, d: Mapping[str, Array], names: str) -> Array:
         """One sum over all columns."""

@@ -1,8 +1,7 @@
-"""Layers computed by honest programs, each rounding where its profile says, and random problems to run them on.
+"""Layers computed by honest programs, each rounding where its profile says, and random problems for them.
 
-They share nothing with the reference but the order of the columns.  ``work`` is the dtype that is computed in; what is
-kept in the storage dtype is rounded to it and computed with again.  A test makes a wrong program by replacing one
-method.
+They share nothing with the reference but the order of the columns.  ``work`` is the working dtype; what is kept in the
+storage dtype is rounded to it and used rounded from then on.  A test makes a wrong program by replacing one method.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ class Problem:
     norm: dict[str, Any] = field(default_factory=dict)
 
     def keywords(self) -> dict[str, Any]:
-        """Everything, as the reference takes it."""
+        """All keywords of the reference."""
         return {"heads": self.heads, **self.arrays, **self.options, **self.norm}
 
     def of_bound(self) -> Options:
-        """The options that the bound asks for."""
+        """The options that the bound takes."""
         return Options(scale=self.options.get("scale"), bias=self.options.get("bias"))
 
 
 def random_problem(seed: int, dtype: str, *, sublayer: bool = False) -> Problem:
-    """Sizes log-uniform, each option by itself, inputs of spread 0.1 to 4 and means of up to 4 spreads."""
+    """Sizes log-uniform, each option drawn independently, inputs of spread 0.1 to 4 and means of up to 4 spreads."""
     rng = np.random.default_rng([seed, sublayer])
 
     def size(largest: int) -> int:
@@ -92,11 +91,11 @@ class Program:
         self.arrays = {name: a.astype(self.work) for name, a in problem.arrays.items()}
 
     def kept(self, x: Array) -> Array:
-        """What every profile stores between two operators."""
+        """An array that every profile stores between two operators."""
         return x.astype(self.stored).astype(self.work)
 
     def within(self, x: Array) -> Array:
-        """What only ``storage`` stores."""
+        """An array that only ``storage`` stores."""
         return self.kept(x) if self.profile is Profile.STORAGE else x.astype(self.work)
 
     def matmul(self, a: Array, b: Array) -> Array:
@@ -110,7 +109,7 @@ class Program:
         return self.kept(y if bias is None else self.within(y) + bias)
 
     def scale(self, width: int, model: int) -> float:
-        """Of the scores, for this width of a head and of the model."""
+        """The scale of the scores for this width of a head and of the model."""
         given = self.problem.options.get("scale")
         return float(1 / np.sqrt(width)) if given is None else given
 
@@ -123,14 +122,14 @@ class Program:
         return x.transpose(0, 2, 1, 3).reshape(x.shape[0], x.shape[2], -1)
 
     def allowed(self, shape: tuple[int, ...]) -> Array:
-        """Keys that the options allow."""
+        """Mask of the keys that the options allow."""
         allowed = np.broadcast_to(self.problem.options.get("mask", True), shape)
         if self.problem.options.get("is_causal"):
             allowed = allowed & np.tri(shape[2], shape[3], dtype=bool)
         return allowed
 
     def attention(self, q: Array, k: Array, v: Array, model: int) -> tuple[Array, Array]:
-        """Heads and weights."""
+        """Heads and weights of the attention."""
         s = self.matmul(self.within(q * self.work(self.scale(q.shape[3], model))), k.swapaxes(2, 3))
         s = self.within(s)
         if "bias" in self.problem.options:
@@ -151,7 +150,7 @@ class Program:
         return (self.project(combined, "o") if "w_o" in self.arrays else combined), weights
 
     def variance(self, centred: Array) -> Array:
-        """The mean of the squares."""
+        """The mean of squares."""
         return self.within(self.within(centred**2).mean(axis=2, keepdims=True))
 
     def deviation(self, var: Array, epsilon: float) -> Array:
@@ -167,7 +166,7 @@ class Program:
         return self.kept(self.within(y * norm["gamma"].astype(self.work)) + norm["beta"].astype(self.work))
 
     def run(self) -> tuple[Array, Array]:
-        """Output of the mha or sublayer, and the weights of the layer, in the storage dtype."""
+        """Output of mha or sublayer, and the weights of the layer, in the storage dtype."""
         x, pre = self.arrays["x_q"], self.problem.norm.get("pre_norm")
         inner = self.normalise(x) if pre else x
         output, weights = self.layer(inner, self.arrays.get("x_kv", inner))

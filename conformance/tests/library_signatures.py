@@ -1,6 +1,6 @@
 """Functions with the signatures of flash-attention 2 and 3, vLLM and PyTorch, computed in NumPy, and each with a leak.
 
-Parameters, their defaults, shapes and conventions are those of the sources that impls.packed names; bodies are not.
+Parameters, defaults, shapes and conventions are those of the sources that impls.packed names; bodies are our own.
 """
 
 # Parameters are written as the libraries write them, without annotations.
@@ -20,7 +20,7 @@ from attention_conformance.impls.numpy.varlen import varlen
 
 Array = np.ndarray
 
-#: Keys behind the last one of every sequence that are attended to.
+#: Number of keys after the end of every sequence that are attended to.
 _BEHIND = [0]
 
 
@@ -34,7 +34,7 @@ def _behind(keys: int) -> Iterator[None]:
 
 
 def leaking(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with one key behind every sequence's last."""
+    """The function, attending to one key after the end of every sequence."""
 
     @functools.wraps(function)
     def wrong(*arguments: Any, **keywords: Any) -> Any:
@@ -47,7 +47,7 @@ def leaking(function: Callable[..., Any]) -> Callable[..., Any]:
 def _options(
     causal: bool, window_size: Any, scale: float | None, softcap: float, sinks: Array | None
 ) -> dict[str, Any]:
-    """What the functions of impls.numpy call them."""
+    """The options under the names that impls.numpy uses."""
     left, right = window_size or (-1, -1)
     window = None if left < 0 and right < 0 else (None if left < 0 else left, None if right < 0 else right)
     return {"is_causal": causal, "window": window, "scale": scale, "softcap": softcap or None, "sinks": sinks}
@@ -87,7 +87,7 @@ def flash_attn_varlen_func(
     return_attn_probs=False,
     block_table=None,
 ):
-    """Of flash-attention 2: with a block table k and v are a cache, and cu_seqlens_k says how much of it counts."""
+    """The function of flash-attention 2; with a block table k and v are a cache and cu_seqlens_k gives its lengths."""
     assert max_seqlen_q >= np.diff(cu_seqlens_q).max()
     assert max_seqlen_k >= np.diff(cu_seqlens_k).max()
     options = _options(causal, window_size, softmax_scale, softcap, None)
@@ -123,7 +123,7 @@ def flash_attn_varlen_func_3(
     sm_margin=0,
     return_attn_probs=False,
 ):
-    """Of flash-attention 3."""
+    """The function of flash-attention 3."""
     assert seqused_q is seqused_k is None
     assert max_seqlen_q >= np.diff(cu_seqlens_q).max()
     options = _options(causal, window_size, softmax_scale, softcap, None)
@@ -152,7 +152,7 @@ def flash_attn_with_kvcache(
     num_splits=0,
     return_softmax_lse=False,
 ):
-    """Of flash-attention 2: q (B, Sq, Hq, D), lse (B, Hq, Sq); k and v are written behind ``cache_seqlens`` keys."""
+    """The function of flash-attention 2: q (B, Sq, Hq, D), lse (B, Hq, Sq); k and v go after ``cache_seqlens`` keys."""
     batch, queries = q.shape[:2]
     assert cache_seqlens.shape == (batch,)
     assert cache_seqlens.dtype == np.int32
@@ -200,7 +200,7 @@ def flash_attn_with_kvcache_3(
     sm_margin=0,
     return_softmax_lse=False,
 ):
-    """Of flash-attention 3: packed queries, and new keys with boundaries of their own."""
+    """The function of flash-attention 3: packed queries, and new keys with boundaries of their own."""
     assert max_seqlen_q >= np.diff(cu_seqlens_q).max()
     lengths = cache_seqlens
     if k is not None:
@@ -244,7 +244,7 @@ def unified_attention(
     sinks=None,
     mm_prefix_range=None,
 ):
-    """Of vLLM: causal, written to ``out``, of a window only the left side is read, a scale is one number."""
+    """The function of vLLM: causal, writes to ``out``, reads only the left side of a window, takes a scalar scale."""
     assert causal
     assert q_descale is None
     assert out.shape == (*q.shape[:2], v.shape[3])
@@ -273,7 +273,7 @@ def varlen_attn(
     block_table=None,
     num_splits=None,
 ):
-    """Of PyTorch 2.13: causal is the window (−1, 0), and grouped heads are allowed by ``enable_gqa``."""
+    """The function of PyTorch 2.13: causal is the window (−1, 0), and ``enable_gqa`` allows grouped heads."""
     heads = key.shape[2] if block_table is not None else key.shape[1]
     if not enable_gqa and query.shape[1] != heads:
         raise ValueError(f"Expect query and key/value to have the same number of heads, got {query.shape[1]}, {heads}")
@@ -287,7 +287,7 @@ def varlen_attn(
 
 
 def _append(k_cache, v_cache, k, v, table, lengths, counts) -> None:
-    """Write new keys and values into the slots behind those that are there."""
+    """Write new keys and values into the slots after the existing ones."""
     for n, (length, count) in enumerate(zip(lengths.tolist(), counts, strict=True)):
         j = np.arange(length, length + count)
         slots = table[n, j // k_cache.shape[1]], j % k_cache.shape[1]
@@ -295,7 +295,7 @@ def _append(k_cache, v_cache, k, v, table, lengths, counts) -> None:
 
 
 def _of(function: Callable[..., Any], operator: str) -> Callable[..., Any]:
-    """The function, which says of which operator it is to be taken."""
+    """The function with an attribute that names its operator."""
 
     @functools.wraps(function)
     def chosen(*arguments: Any, **keywords: Any) -> Any:
@@ -310,7 +310,7 @@ varlen_attn_paged = _of(varlen_attn, "paged")
 
 
 def heads_first(q, k_cache, v_cache, cu_seqlens_q, block_tables, seq_lens, *, causal=False, k_scale=None, v_scale=None):
-    """Of caches (pages, Hkv, P, D), and scales in that order."""
+    """Paged attention over caches (pages, Hkv, P, D), and scales in that order."""
     given: list[Any] = [None if a is None else a.swapaxes(1, 2) for a in (k_cache, v_cache, k_scale, v_scale)]
     k, v, *scales = given
     options = {} if k_scale is None else dict(zip(("k_scale", "v_scale"), scales, strict=True))
@@ -318,20 +318,20 @@ def heads_first(q, k_cache, v_cache, cu_seqlens_q, block_tables, seq_lens, *, ca
 
 
 def interleaved(q, kv_cache, cu_seqlens_q, block_tables, seq_lens, *, causal=False):
-    """Of one cache (pages, 2, P, Hkv, D)."""
+    """Paged attention over one cache (pages, 2, P, Hkv, D)."""
     k, v = kv_cache.swapaxes(0, 1)
     return _paged(q, k, v, cu_seqlens_q, block_tables, seq_lens, is_causal=causal)[0]
 
 
 def heads_first_misread(q, k_cache, v_cache, cu_seqlens_q, block_tables, seq_lens, *, causal=False):
-    """As ``heads_first``, read as if slots came before heads."""
+    """``heads_first``, misreading the cache as if slots came before heads."""
     pages, heads, size = k_cache.shape[:3]
     k, v = (a.reshape(pages, size, heads, -1) for a in (k_cache, v_cache))
     return _paged(q, k, v, cu_seqlens_q, block_tables, seq_lens, is_causal=causal)[0]
 
 
 def interleaved_misread(q, kv_cache, cu_seqlens_q, block_tables, seq_lens, *, causal=False):
-    """As ``interleaved``, with keys taken for values."""
+    """``interleaved``, with keys taken for values."""
     v, k = kv_cache.swapaxes(0, 1)
     return _paged(q, k, v, cu_seqlens_q, block_tables, seq_lens, is_causal=causal)[0]
 
@@ -339,7 +339,7 @@ def interleaved_misread(q, kv_cache, cu_seqlens_q, block_tables, seq_lens, *, ca
 heads_first.cache_layout = heads_first_misread.cache_layout = "HND"  # type: ignore[attr-defined]
 interleaved.cache_layout = interleaved_misread.cache_layout = "interleaved"  # type: ignore[attr-defined]
 
-#: The functions by what they are of.
+#: The functions by operator.
 OF_VARLEN = ("flash_attn_varlen_func", "flash_attn_varlen_func_3", "varlen_attn")
 OF_PAGED = (
     "flash_attn_varlen_func_paged",

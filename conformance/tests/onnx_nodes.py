@@ -1,8 +1,8 @@
 """The ONNX backend node tests of ``Attention``, translated into calls of the reference and back.
 
-The translation is of names and layouts only: 3-D inputs are split into heads; past keys and values are put
-before the new ones, which shifts the diagonal by their number; ``nonpad_kv_seqlen`` is ``kv_lengths`` and shifts
-the diagonal of batch b by nonpad_kv_seqlen[b] − Sq; a mask shorter than the keys masks the rest.
+Only names and layouts are translated: 3-D inputs are split into heads; past keys and values are put before the new
+ones, which shifts the diagonal by their number; ``nonpad_kv_seqlen`` is ``kv_lengths`` and shifts the diagonal of
+batch b by nonpad_kv_seqlen[b] − Sq; a mask shorter than the keys masks the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from attention_conformance.conformance.spec import sdpa as reference
 INPUTS = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
 OUTPUTS = ("output", "present_key", "present_value", "qk")
 
-#: Attributes whose translation is written below; any other is an error, so that none is overlooked.
+#: Attributes translated below; any other is an error, so that none is overlooked.
 #: ``softmax_precision`` changes the accuracy of an implementation, not what it computes.
 ATTRIBUTES = {
     "is_causal",
@@ -67,7 +67,7 @@ def _node_test(case: Any) -> NodeTest:
 
 
 def _named(names: tuple[str, ...], used: Any, arrays: Any) -> dict[str, np.ndarray]:
-    """Arrays by name; a position whose name is empty is not given, and has no array."""
+    """Arrays by name; a position with an empty name is not given, and has no array."""
     present = [name for name, given in zip(names, used, strict=False) if given]
     return {name: _array(array) for name, array in zip(present, arrays, strict=True)}
 
@@ -78,7 +78,7 @@ def _array(value: Any) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Translated:
-    """A node test as a call of sdpa: q (B, Hq, Sq, D), k and v with the past before them, and the options."""
+    """A node test as a call of sdpa: q (B, Hq, Sq, D), k and v with the past in front, and the options."""
 
     q: np.ndarray
     k: np.ndarray
@@ -87,7 +87,7 @@ class Translated:
 
 
 def translate(test: NodeTest) -> Translated:
-    """The call of sdpa that the node stands for."""
+    """The call of sdpa that the node represents."""
     inputs, attributes = test.inputs, test.attributes
     q = _heads(inputs["Q"], attributes.get("q_num_heads"))
     k = _heads(inputs["K"], attributes.get("kv_num_heads"))
@@ -122,7 +122,7 @@ def outputs(test: NodeTest, call: Translated, expected: reference.Expected) -> d
 
 
 def _heads(array: np.ndarray, heads: int | None) -> np.ndarray:
-    """(B, S, H · D) to (B, H, S, D); four axes stay as they are."""
+    """(B, S, H · D) to (B, H, S, D); an array with four axes is unchanged."""
     if array.ndim == 4:
         return array
     assert heads is not None, "a 3-D input says how many heads it has"
@@ -130,7 +130,7 @@ def _heads(array: np.ndarray, heads: int | None) -> np.ndarray:
 
 
 def _filled(mask: np.ndarray, keys: int) -> np.ndarray:
-    """A mask whose last axis is shorter than the keys masks the rest of them."""
+    """A mask filled up to the number of keys: the keys that it lacks are masked."""
     missing = keys - mask.shape[-1]
     fill = False if mask.dtype == np.bool_ else -np.inf
     return np.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, missing)], constant_values=fill)

@@ -1,4 +1,4 @@
-"""Functions of every operator beside sdpa, as users plug them in, each with a mistake; ``WRONG = False`` mends them."""
+"""Functions of every operator except sdpa, as users plug them in, each with a mistake; ``WRONG = False`` mends them."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def layer(x_q, w_q, w_k, w_v, *, heads, w_o=None, b_q=None, b_k=None, b_v=None, 
 layer.operator = "mha"
 """
 
-#: By name: the case that is failed, and what is behind the name of the function; those of PyTorch have a framework.
+#: By name: the case that fails, and the suffix of the function's name; those of PyTorch name a framework.
 FAILED = {
     "mha": ("mha-source-000", ""),
     "mha_biases": ("mha-source-000", ""),

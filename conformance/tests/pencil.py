@@ -1,4 +1,4 @@
-"""An example redone with exact numbers, step by step: each step from what the example states before it.
+"""An example recomputed with exact numbers, step by step: each step from what the example states before it.
 
 Nothing here shares code with the reference: scalar loops over fractions, and floats only where a number is
 irrational (and then the example must state it rounded).
@@ -19,7 +19,7 @@ from attention_conformance.conformance.tests.hand_examples import Example, Table
 Number = Exact | float
 Index = tuple[int, ...]
 
-#: Relative error of the few float operations between an irrational number and a rounded statement of it.
+#: Relative error of the few float operations between an irrational number and its rounded statement.
 FLOAT = 1e-13
 
 
@@ -75,7 +75,7 @@ class _Row:
         return _sum([_multiply(a, b) for a, b in zip(row, key, strict=True)])
 
     def _turned(self, numbers: np.ndarray, place: int) -> list[Number]:
-        """A query or key, its pairs turned by the angles of its place."""
+        """A query or key, its pairs rotated by the angles of its place."""
         found: list[Number] = list(numbers)
         cos, sin = (self.example.exact[name].exact[place] for name in ("rotary_cos", "rotary_sin"))
         for d, (c, s) in enumerate(zip(cos, sin, strict=True)):
@@ -100,7 +100,7 @@ class _Row:
         return factor
 
     def _alibi(self, j: int) -> Number:
-        """What the distance of a key takes off its score."""
+        """The amount that the distance of a key takes off its score."""
         given, offset = self.example.exact.get("alibi_slopes"), self.example.options.get("causal_offset", 0)
         if given is None:
             return ZERO
@@ -141,7 +141,7 @@ class _Row:
         return not any(reasons_against)
 
     def _path(self, parents: np.ndarray) -> set[int]:
-        """The nodes of a tree from the row up to one that follows none."""
+        """The nodes of a tree from the row up to the root."""
         node, found = self.row[2], set()
         while node >= 0:
             found.add(node)
@@ -154,7 +154,7 @@ class _Row:
         return tuple(0 if length == 1 else index for length, index in zip(array.shape, full, strict=True))
 
     def _shift(self, scores: list[Number]) -> Number:
-        """What is taken off the scores: as stated, or the computed score that is stated by the same text."""
+        """The number subtracted from the scores: the stated one, or the computed score that has the same text."""
         table = self.example.steps.get("shift")
         if table is None:
             return ZERO
@@ -187,7 +187,7 @@ class _Row:
             yield f"{self.example.name}: {name}{list(index)} is stated as {table.texts[index]}, should be {number}"
 
     def _compare_lse(self, shift: Number, total: Number) -> Iterator[str]:
-        """exp(lse − shift) is the sum of the powers."""
+        """Check that exp(lse − shift) is the sum of the powers."""
         table = self.example.results.get("lse")
         if table is None:
             return
@@ -199,7 +199,7 @@ class _Row:
 
 
 def _apply(exactly: Callable[..., Exact], approximately: Callable[..., float], *numbers: Number) -> Number:
-    """Exact if all numbers are and the result is, else float."""
+    """An exact number if all numbers and the result are exact, else a float."""
     if all(isinstance(number, Exact) for number in numbers):
         try:
             return exactly(*numbers)
@@ -213,7 +213,7 @@ def _add(a: Number, b: Number) -> Number:
 
 
 def _multiply(a: Number, b: Number) -> Number:
-    if ZERO in (a, b):  # exact even beside an irrational number
+    if ZERO in (a, b):  # exact even next to an irrational number
         return ZERO
     return _apply(lambda x, y: x * y, lambda x, y: x * y, a, b)
 

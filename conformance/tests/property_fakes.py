@@ -1,4 +1,4 @@
-"""Attention that is wrong in one step each, so that one property fails; and one that is right.
+"""Attention that is wrong in one step each, so that one property fails, and a correct attention.
 
 Each is a correct attention taken apart (conformance.faults.models.sdpa) with one method overridden.
 """
@@ -23,14 +23,14 @@ class _Recency(Attention):
 
 
 class _NoMaximum(Attention):
-    """exp without taking off the largest score: it overflows."""
+    """exp without subtracting the largest score: it overflows."""
 
     def top(self, x: Inputs, s: Array) -> Array:
         return np.zeros_like(s[..., :1])
 
 
 class _FirstMask(Attention):
-    """The mask of the first batch for all of them."""
+    """The mask of the first batch, used for all batches."""
 
     def mask_allows(self, x: Inputs) -> Array:
         allowed = super().mask_allows(x)
@@ -45,7 +45,7 @@ class _HeadsInTurn(Attention):
 
 
 class _ClippedValues(Attention):
-    """Values beyond ±1 are cut."""
+    """Values beyond ±1 are clipped."""
 
     def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
         return super().summed(x, weights, allowed, np.clip(v, -1, 1))
@@ -73,7 +73,7 @@ class _BaseTwo(Attention):
 
 
 class _FiniteFill(Attention):
-    """Masked scores are −5, which is not nothing."""
+    """Masked scores are set to −5, which leaves them a weight."""
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
         return np.where(allowed, s, x.work(-5))
@@ -109,14 +109,14 @@ class _PastMasked(Attention):
 
 
 class _CausalFromFirstKey(Attention):
-    """New rows stand at the first past keys."""
+    """New rows start at the first past key."""
 
     def default_offset(self, x: Inputs) -> int:
         return 0
 
 
 class _AllNan(Attention):
-    """NaN, whatever it is asked."""
+    """NaN for every call."""
 
     def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
         return np.full_like(super().summed(x, weights, allowed, v), np.nan)
@@ -143,7 +143,7 @@ mean_and_scale = _MeanAndScale()
 def packed_mean(
     q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, *, return_lse: bool = False, **options: Any
 ) -> Any:
-    """Packed attention that gives the mean of all values of the pack in a row without a key."""
+    """Packed attention that returns the mean of all values of the pack for a row without a key."""
     output, lse = varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, return_lse=True, **options)
     if len(v):
         mean = np.repeat(v.mean(axis=0, keepdims=True), q.shape[1] // v.shape[1], axis=1)
@@ -154,7 +154,7 @@ def packed_mean(
 def packed_mean_of_more(
     q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, *, return_lse: bool = False, **options: Any
 ) -> Any:
-    """The same, and every row a hundredth too large."""
+    """``packed_mean``, with every row too large by a hundredth."""
     output, lse = packed_mean(q, k, v, cu_seqlens_q, cu_seqlens_k, return_lse=True, **options)
     output = (output * 1.01).astype(q.dtype)
     return (output, lse) if return_lse else output
@@ -179,7 +179,7 @@ def forgetful(q: Array, k: Array, v: Array) -> Any:
 
 
 def refuses_causal(q: Array, k: Array, v: Array, *, is_causal: bool = False) -> Any:
-    """Accepts the keyword, and refuses what it says."""
+    """Accepts ``is_causal``, and refuses calls that set it."""
     if is_causal:
         raise NotImplementedError("no causal kernel on Mondays")
     return right(q, k, v)
@@ -193,7 +193,7 @@ def raises_on_three_keys(q: Array, k: Array, v: Array) -> Any:
 
 
 def modifies(q: Array, k: Array, v: Array) -> Any:
-    """Leaves q scaled."""
+    """Leaves q scaled after the call."""
     output = right(q, k, v)
     q *= 0.5
     return output

@@ -1,4 +1,4 @@
-"""What the tests of the property tests share: a fake as a target, and one property run on it."""
+"""Helpers of the property tests: a fake as a target, and a run of one property on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.loading import keywords
 from attention_conformance.impls.process.pool import Pool
 
-#: Enough for every fake to be found out, and a second or two.
+#: Enough examples to catch every fake, in a second or two.
 EXAMPLES = 150
 
 
@@ -35,5 +35,5 @@ def context(
 
 
 def run(prop: str, tested: Context, examples: int = EXAMPLES, seed: int = 1, *, shrink: bool = True) -> Result:
-    """What becomes of a property."""
+    """The result of a property."""
     return fuzz(PROPERTIES[prop], tested, Setting(examples, seed, shrink))

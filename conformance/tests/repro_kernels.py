@@ -1,8 +1,8 @@
-"""Functions as users plug them in, each with a mistake that is mended by ``WRONG = False`` in its file."""
+"""Functions as users plug them in, each with a mistake that ``WRONG = False`` in its file mends."""
 
 from __future__ import annotations
 
-#: One function of NumPy for each way to fail.
+#: One NumPy function for each way to fail.
 KERNELS = """
 import os, time
 import numpy as np
@@ -145,7 +145,7 @@ def attention(q, k, v):
     return onnxruntime.OrtValue.ortvalue_from_numpy(output, "cpu")
 """
 
-#: The same for the multi-head layer: combined without a swap of axes, a transposed weight, no bias, a wrong scale.
+#: One mistake each in multi-head layers: heads combined unswapped, a transposed weight, no bias, a wrong scale.
 NUMPY_LAYER = """
 import numpy as np
 
@@ -225,7 +225,7 @@ def layer(x_q, w_q, w_k, w_v, *, heads, w_o, b_q, b_k, b_v, b_o):
 layer.operator = "mha"
 """
 
-#: By name: the framework, the source, what the function says of itself, the case and the dtype.
+#: By name: the framework, the source, the function's attributes, the case and the dtype.
 FRAMEWORKS: dict[str, tuple[str, str, dict[str, str], str, str]] = {
     "torch": ("torch", TORCH, {"layout": "BSHD"}, "causal-square", "bfloat16"),
     "jax": ("jax", JAX, {}, "lengths", "float64"),

@@ -1,4 +1,4 @@
-"""Runs scripts one after the other, without this suite: what a fresh process each would do, for the price of one.
+"""Runs scripts one after the other, without this suite: the same as a fresh process for each, at the cost of one.
 
 ``python -I repro_runner.py SCRIPT…`` prints a line of JSON for each: its exit code (1 for an exception, as Python's
 own) and what it printed.
@@ -14,12 +14,12 @@ import runpy
 import sys
 import traceback
 
-#: The suite's package, which no script may need.
+#: The suite's package, which no script may import.
 OWN = "attention_conformance"
 
 
 def main(paths: list[str]) -> None:
-    """Run every script; what they and the libraries print elsewhere is dropped."""
+    """Run every script; drop what the scripts and libraries print elsewhere."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.modules[OWN] = None  # type: ignore[assignment] # None makes an import fail

@@ -34,7 +34,7 @@ DEADLY = (Failure.CRASHED, Failure.TIMEOUT)
 
 RUNNER = Path(__file__).with_name("repro_runner.py")
 
-#: JAX keeps what scripts compile, as the suite's workers let it (impls.jax.prepare), so that the next run need not.
+#: JAX keeps what scripts compile, as in the suite's workers (impls.jax.prepare), so that the next run does not compile.
 KEEP = {
     "JAX_COMPILATION_CACHE_DIR": str(cache.folder("jax") or ""),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -42,14 +42,14 @@ KEEP = {
 }
 VERSIONS = {"torch": "2.0", "jax": "0.5", "jaxlib": "0.5", "onnx": "1.19", "onnxruntime": "1.23", "unused": "7"}
 
-#: Scripts are written one at a time: Python 3.11 counts the depth of a syntax tree once for all threads, and ast.parse
-#: fails where two of them make one (https://github.com/python/cpython/issues/106905).
+#: Scripts are written one at a time: Python 3.11 has one count of the depth of a syntax tree for all threads, and
+#: ast.parse fails where two threads parse at once (https://github.com/python/cpython/issues/106905).
 _WRITING = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Written:
-    """A script, the result that it is of, the elements that it checks, and the reply they were taken from."""
+    """A script, its result, the elements that it checks, and the reply that they were taken from."""
 
     path: Path
     result: Result
@@ -59,19 +59,19 @@ class Written:
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of a script."""
+    """The outcome of a script."""
 
     code: int
     printed: str
 
     @property
     def values(self) -> list[str]:
-        """The values that it found at the elements, as it printed them."""
+        """The values that the script found at the elements, as it printed them."""
         return re.findall(r"\] = (\S+), expected", self.printed)
 
 
 def answered(pool: Pool, target: Target, case: AnyCase, timeout: float = 300) -> tuple[Result, Reply | None]:
-    """What the judge says of a case, without the ledger, and the reply that it says it of."""
+    """The judge's result for a case, without the ledger, and the reply that was judged."""
     implementation, dtype = target.implementation, target.dtype
     profile = implementation.profile(dtype).value
     blank = Result(implementation.name, target.device, dtype, case.name, case.clauses, Outcome.PASSED, profile=profile)
@@ -91,10 +91,10 @@ def answered(pool: Pool, target: Target, case: AnyCase, timeout: float = 300) ->
 def written(
     pool: Pool, implementation: Implementation, case: str, dtype: str, folder: Path, timeout: float = 300
 ) -> Written | None:
-    """The script of a case, None if it is unsupported.
+    """The script of a case; None if the case is unsupported.
 
-    Of a case that passes, one is written that checks the worst elements of its output all the same; of a refusal, one
-    that wants it; of an output without elements, one that checks its shape.
+    For a case that passes, the script checks the worst elements of its output; for a refusal, it expects the refusal;
+    for an output without elements, it checks the shape.
     """
     target, given = Target(implementation, "cpu", dtype), every_case()[case]
     if (
@@ -120,9 +120,9 @@ def written(
 def written_and_run(
     jobs: Iterable[Job], folder: Path, timeout: float = 300
 ) -> tuple[dict[Job, Written], dict[Job, Ran]]:
-    """The scripts of jobs that are supported, and what came of them; a script of a crash is not run.
+    """The scripts of supported jobs, and their outcomes; a script of a crash is not run.
 
-    The libraries are taken side by side, each in one process that makes its results and one that runs its scripts.
+    The libraries run in parallel, each in one process that makes its results and one that runs its scripts.
     """
     pool = Pool(in_process=False)
     groups: dict[str, list[Job]] = {}
@@ -165,7 +165,7 @@ def shown(element: Element) -> str:
 
 
 def alone(path: Path, timeout: float | None = None) -> int:
-    """The exit code of a script in a process of its own, in which this suite can be imported.
+    """The exit code of a script in its own process, in which this suite can be imported.
 
     Raises subprocess.TimeoutExpired if it does not end within ``timeout`` seconds.
     """

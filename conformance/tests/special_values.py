@@ -19,7 +19,7 @@ def _repeated(problem: Any) -> bool:
     return any(1 in each or len(each) < len(problem.shape.scores) for each in axes)
 
 
-#: Of problems of sdpa.
+#: Special values of problems of sdpa.
 SPECIAL: dict[str, Callable[[Any], bool]] = {
     "a mask or bias that is repeated along an axis": _repeated,
     "causal_offset, negative": lambda p: isinstance(p.causal_offset, int) and p.causal_offset < 0,
@@ -30,14 +30,14 @@ SPECIAL: dict[str, Callable[[Any], bool]] = {
     "grouped heads": lambda p: p.shape.hq > p.shape.hkv,
 }
 
-#: Of decoding, of whose keys the first are past ones.
+#: Special values of problems of decoding, whose first keys are past ones.
 OF_DECODING: dict[str, Callable[[Any], bool]] = {
     "a past that ends before the rows": lambda p: p.past == p.shape.sk - p.shape.sq,
     "no past key": lambda p: p.past == 0,
     "no new key": lambda p: p.past == p.shape.sk,
 }
 
-#: Of problems of layers.
+#: Special values of problems of layers.
 OF_LAYERS: dict[str, Callable[[Any], bool]] = {
     "no w_o": lambda p: not p.projected or p.operator == "sublayer",
     "every bias": lambda p: len(p.biases) == 3 + p.projected,
@@ -48,7 +48,7 @@ OF_LAYERS: dict[str, Callable[[Any], bool]] = {
 
 
 def specials(problem: Any) -> dict[str, bool]:
-    """Which special values a problem of any operator has."""
+    """The special values, and whether a problem of any operator has each."""
     within = getattr(problem, "of_sdpa", problem)
     tables = [(OF_LAYERS, problem)] if hasattr(within, "projected") else [(SPECIAL, within)]
     tables += [(OF_DECODING, problem)] if hasattr(problem, "past") else []

@@ -1,4 +1,4 @@
-"""Gradients that tell: an element exceeds its error bound, so that zeros would be seen to be wrong."""
+"""Check for gradients that can fail: some element exceeds its error bound, so that zeros would not pass."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ class HasGradients(Protocol):
 
     @property
     def gradients(self) -> dict[str, Array]:
-        """By name."""
+        """The gradients by name."""
 
 
 def telling(expected: HasGradients, bound: Mapping[str, Array]) -> tuple[str, ...]:
     """Names of the gradients that can fail: an element exceeds its bound, or the bound is 0 everywhere.
 
-    The second is a gradient that is exactly zero by GRAD-7 or GRAD-8.  One without elements cannot fail by value.
+    A bound of 0 belongs to a gradient that is exactly zero by GRAD-7 or GRAD-8.  An array without elements cannot fail
+    by value.
     """
     return tuple(
         name
@@ -33,8 +34,8 @@ def telling(expected: HasGradients, bound: Mapping[str, Array]) -> tuple[str, ..
 def check_telling(expected: HasGradients, bound: Mapping[str, Array], names: Collection[str] = ()) -> None:
     """Refuse an input whose reference gradient is below its own bound everywhere, as zeros would pass.
 
-    ``names`` are the gradients that have to tell; without them any one has to, unless all are without elements, so
-    that their shapes are what is tested.  Raises ValueError with a sentence that gives the sizes.
+    ``names`` are the gradients that must be able to fail; without them any one must, unless all have no elements, so
+    that only their shapes are tested.  Raises ValueError with a sentence that gives the sizes.
     """
     told = telling(expected, bound)
     present = tuple(name for name, gradient in expected.gradients.items() if gradient.size)
@@ -46,7 +47,7 @@ def check_telling(expected: HasGradients, bound: Mapping[str, Array], names: Col
 
 
 def _bound_sizes(expected: HasGradients, bound: Mapping[str, Array], name: str) -> str:
-    """How far a gradient is below its bound, in words."""
+    """A sentence that says how far a gradient is below its bound."""
     gradient = np.abs(expected.gradients.get(name, np.zeros(0)))
     if not gradient.size:
         return f"{name} has no elements"

@@ -1,4 +1,4 @@
-"""The adapter check: each way to plug a function in wrongly is named, and nothing else is."""
+"""The adapter check: each wrong way to plug a function in is named, and nothing else is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attention_conformance.impls.select import builtin, plug_in, with_attributes
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    """Worker processes, shared by the tests of this module."""
+    """Worker processes shared by the tests of this module."""
     pool = Pool(in_process=False)
     yield pool
     pool.close()
@@ -36,7 +36,7 @@ def plugged(pool: Pool, name: str) -> tuple[Implementation, frozenset[str]]:
 
 
 def found(pool: Pool, name: str, dtypes: tuple[str, ...] = ("float32",)) -> Finding | None:
-    """What the check says of a fake."""
+    """The adapter check's finding for a fake."""
     implementation, keywords = plugged(pool, name)
     return check([Target(implementation, "cpu", dtype) for dtype in dtypes], keywords, pool, 60)
 
@@ -72,7 +72,7 @@ def found(pool: Pool, name: str, dtypes: tuple[str, ...] = ("float32",)) -> Find
     ],
 )
 def test_a_wrong_adapter_is_named(pool: Pool, name: str, text: str) -> None:
-    """Right attention behind a wrong adapter: what to change in the adapter is said."""
+    """For right attention behind a wrong adapter, the finding says what to change in the adapter."""
     finding = found(pool, name)
     assert finding is not None
     assert finding.text == text
@@ -91,7 +91,7 @@ def test_a_wrong_adapter_is_named(pool: Pool, name: str, text: str) -> None:
     ],
 )
 def test_an_array_of_another_framework_or_device_is_named(pool: Pool, name: str, text: str) -> None:
-    """An array of a framework or a device that the function was not given is told apart from a list."""
+    """An array of a framework or device that the function was not given is distinguished from a list."""
     pytest.importorskip("torch")
     finding = found(pool, name)
     assert finding is not None
@@ -99,7 +99,7 @@ def test_an_array_of_another_framework_or_device_is_named(pool: Pool, name: str,
 
 
 def test_a_result_that_is_too_wide_in_half_precision_alone_is_named(pool: Pool) -> None:
-    """The second input is of the narrowest dtype of the run."""
+    """A second input, of the narrowest dtype of the run, shows a result that is too wide only in half precision."""
     finding = found(pool, "too_wide_in_half", ("float32", "float16"))
     assert finding is not None
     assert finding.text == "it computes right, and returns float32 for float16: convert its results back"
@@ -107,18 +107,18 @@ def test_a_result_that_is_too_wide_in_half_precision_alone_is_named(pool: Pool) 
 
 @pytest.mark.parametrize("name", ["right", "wrong", "slightly_wrong", "nan", "careless", "raises", "refuses", "aborts"])
 def test_nothing_is_said_of_attention_that_is_right_or_wrong_by_itself(pool: Pool, name: str) -> None:
-    """A right function, one that is wrong inside, one that refuses and one that crashes have no wrong adapter."""
+    """A function that is right, wrong inside, refusing or crashing has no wrong adapter."""
     assert found(pool, f"attention_conformance.impls.tests.fakes:{name}") is None
 
 
 def test_what_is_only_near_another_layout_is_not_named(pool: Pool) -> None:
-    """A result must equal the other reading within its bound."""
+    """A result must equal the other reading within its bound to be named."""
     assert found(pool, "nearly_transposed") is None
 
 
 @pytest.mark.parametrize("name", ["numpy-layer", "numpy-sublayer"])
 def test_a_right_layer_has_no_finding(pool: Pool, name: str) -> None:
-    """Operators other than sdpa are looked at with their own smallest case."""
+    """Operators other than sdpa are checked with their own smallest case."""
     implementation = builtin()[name]
     described = pool.call(implementation, "attention_conformance.impls.calls:describe", implementation)
     assert check([Target(implementation, "cpu", "float32")], described.keywords, pool, 60) is None
@@ -153,7 +153,7 @@ def lines(pool: Pool, name: str, case: str) -> list[str]:
     ],
 )
 def test_a_failure_that_the_adapter_explains_says_so(pool: Pool, name: str, case: str) -> None:
-    """The finding stands in the message of a failure that it gives, in one line."""
+    """A failure that the finding explains has the finding in its message, in one line."""
     (line,) = lines(pool, name, case)
     assert line.startswith("Adapter:  it")
 
@@ -163,7 +163,7 @@ def test_a_failure_that_the_adapter_explains_says_so(pool: Pool, name: str, case
     [("values_first", "invalid-lengths"), ("a_dictionary", "invalid-lengths"), ("heads_inside", "nan-value")],
 )
 def test_a_failure_that_the_adapter_does_not_explain_does_not_say_so(pool: Pool, name: str, case: str) -> None:
-    """A failure of another kind, or of other numbers, keeps its message."""
+    """A failure of another kind, or with other numbers, keeps its message."""
     finding = found(pool, name)
     assert finding is not None
     implementation, keywords = plugged(pool, "attention_conformance.impls.tests.fakes:careless")
@@ -174,19 +174,19 @@ def test_a_failure_that_the_adapter_does_not_explain_does_not_say_so(pool: Pool,
 
 
 def test_a_dtype_that_works_undeclared_is_found(pool: Pool) -> None:
-    """Of a function that declares float32 alone, the others that come out right are named."""
+    """A function that declares only float32 and is right in other dtypes has those dtypes named."""
     implementation = Implementation("right", "attention_conformance.impls.tests.fakes:right", dtypes=("float32",))
     assert undeclared_dtypes(Target(implementation, "cpu", "float32"), pool, 60) == ["float64", "float16", "bfloat16"]
 
 
 def test_a_dtype_that_does_not_work_is_not_found(pool: Pool) -> None:
-    """A result in another dtype is no working one."""
+    """A dtype whose results come in another dtype does not count as working."""
     implementation = Implementation("too_wide", "attention_conformance.impls.tests.fakes:too_wide", dtypes=("float32",))
     assert undeclared_dtypes(Target(implementation, "cpu", "float32"), pool, 60) == ["float64"]
 
 
 def test_a_dtype_that_is_refused_is_not_found(pool: Pool) -> None:
-    """An exception returns nothing, and nothing is not right: as many results as names are none of none."""
+    """A dtype in which calls raise does not count as working, though no result is wrong."""
     implementation = Implementation(
         "only_float32", "attention_conformance.impls.tests.adapters:only_float32", dtypes=("float32",)
     )

@@ -1,4 +1,4 @@
-"""Block masks and trees of draft tokens: the dense masks that they stand for, and mistakes that are named."""
+"""Block masks and trees of draft tokens: the dense masks that they represent, and mistakes that are named."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAULTS_OF_BLOCKS = [fault for fault in FAULTS.values() if fault.group in GROUPS]
 
 
 def test_a_block_mask_is_the_mask_of_its_blocks() -> None:
-    """Spread by Kronecker's product and cut to the lengths, in the place of the table."""
+    """A block mask equals the dense mask of its blocks, spread by Kronecker's product and cut to the lengths."""
     x = all_cases()["block"].inputs("float32")
     dense = np.kron(x.keywords["block_mask"], np.ones((16, 16), bool))[:, :, :19, :37]
     found = sdpa(x.q, x.k, x.v, mask=dense)
@@ -30,7 +30,7 @@ def test_a_block_mask_is_the_mask_of_its_blocks() -> None:
 
 
 def test_a_tree_is_the_mask_of_its_ancestors() -> None:
-    """By powers of the matrix of parents, behind a prefix that all see."""
+    """A tree equals its dense mask, from powers of the matrix of parents, after a prefix that all rows see."""
     x = all_cases()["tree-drawn"].inputs("float32")
     follows = x.keywords["tree_parents"][:, :, None] == np.arange(9)
     seen = np.linalg.inv(np.eye(9) - follows) > 0.5  # the sum of all powers
@@ -40,14 +40,14 @@ def test_a_tree_is_the_mask_of_its_ancestors() -> None:
 
 
 def test_a_chain_is_causal() -> None:
-    """With the same offset."""
+    """A tree that is a chain equals a causal mask with the same offset."""
     x = all_cases()["tree-chain"].inputs("float32")
     found = sdpa(x.q, x.k, x.v, is_causal=True, causal_offset=x.keywords["causal_offset"])
     np.testing.assert_array_equal(found.output, all_cases()["tree-chain"].expected("float32").output)
 
 
 def test_blocks_that_are_false_are_not_read() -> None:
-    """The implementation that skips them gives the same with NaN at every key that no block shows."""
+    """The implementation that skips blocks gives the same result with NaN at every key that no block shows."""
     x = all_cases()["block-shared"].inputs("float32")
     table = x.keywords["block_mask"] & np.array([[True, False, True]])
     right = blocks.block_sparse(x.q, x.k, x.v, block_mask=table, block_size=(16, 16))
@@ -60,7 +60,7 @@ def test_blocks_that_are_false_are_not_read() -> None:
 @pytest.mark.slow(9)
 @pytest.mark.parametrize("fault", FAULTS_OF_BLOCKS, ids=lambda fault: fault.name)
 def test_mistakes_are_caught_and_named(fault: Fault) -> None:
-    """By two cases at least, and under their own name first."""
+    """Each fault is caught by at least two cases, and the diagnosis names it first."""
     failed, passed = [], []
     for case in cases():
         found = trial(fault.make, case, "float32", Profile.WIDE)

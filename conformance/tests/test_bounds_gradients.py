@@ -1,4 +1,4 @@
-"""Correct programs, of libraries and written for the purpose, stay inside the bound of their gradients."""
+"""Correct programs, from libraries and written for this test, stay inside the bounds of their gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SINGLE, HALF = ("float32", "float64"), ("float16", "bfloat16")
 
 # Correct programs.
 
-#: Implementation: how it is prepared, the function, and its profile in half precision.
+#: By implementation: how it is prepared, the function, its package, and its profile in half precision.
 IMPLEMENTATIONS = {
     "numpy": (
         "attention_conformance.impls.contract:partial",
@@ -72,7 +72,7 @@ IMPLEMENTATIONS = {
 
 
 def computed(name: str, p: Problem) -> Gradients:
-    """The gradients that an implementation computes.  Raises NotImplementedError for what it does not have."""
+    """The gradients that an implementation computes.  Raises NotImplementedError for what it lacks."""
     prepare, target, framework, _ = IMPLEMENTATIONS[name]
     function, arrays = load(target, ""), backend(Framework(framework))
     if missing := p.options.keys() - inspect.signature(function).parameters.keys():
@@ -89,7 +89,7 @@ def computed(name: str, p: Problem) -> Gradients:
 def deviates(name: str, p: Problem) -> bool:
     """Whether PyTorch's kernel on the CPU is known to fail.
 
-    Forwards too: torch-flash-causal-scale and torch-flash-rank-1 in the ledger.
+    It fails in the forward pass too: torch-flash-causal-scale and torch-flash-rank-1 in the ledger.
     """
     scaled = p.options.get("is_causal") and p.options.get("scale", 1.0) <= 0
     flat = any(np.ndim(p.options.get(n, np.zeros((1, 1)))) < 2 for n in ("mask", "bias"))
@@ -97,7 +97,7 @@ def deviates(name: str, p: Problem) -> bool:
 
 
 def _summary(name: str, dtype: str, profile: Profile, found: Mapping[int, float]) -> str:
-    """What can be said of the shares of some problems."""
+    """A line that summarises the shares of some problems."""
     shares = list(found.values())
     return (
         f"{name}, {dtype}, {profile}: {len(shares)} problems, median {np.median(shares):.3g}, largest {max(shares):.3g}"
@@ -114,7 +114,7 @@ COUNTS = {"jax": 2, "jax-jit": 6, "torch-compile": 2}
     "name", [pytest.param(name, marks=pytest.mark.slow(40) if name in COUNTS else ()) for name in IMPLEMENTATIONS]
 )
 def test_correct_implementations_stay_inside(name: str, dtype: str) -> None:
-    """No element of any gradient leaves the bound of the profile that the implementation has."""
+    """No element of any gradient leaves the bound of the implementation's profile."""
     pytest.importorskip(IMPLEMENTATIONS[name][2])
     profile = WIDE if dtype in SINGLE else IMPLEMENTATIONS[name][3]
     found: dict[int, float] = {}
@@ -152,7 +152,7 @@ def test_honest_variants_stay_inside(name: str, dtype: str) -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("dtype", HALF)
 def test_a_program_that_stores_more_than_its_profile_leaves_it(dtype: str) -> None:
-    """``fused`` is outside ``wide``, and ``storage`` outside ``fused``."""
+    """``fused`` leaves the bound of ``wide``, and ``storage`` leaves the bound of ``fused``."""
     problems = [problem(seed, dtype) for seed in range(40)]
     assert max(worst(flash.compute(p), p, WIDE) for p in problems) > 1
     assert max(worst(every_array.compute(p), p, FUSED) for p in problems) > 1

@@ -35,7 +35,7 @@ class Sequential(Program):
 
 
 def reference_of(problem: Problem) -> LayerExpected | SublayerExpected:
-    """What the reference says."""
+    """The reference's results for a problem."""
     named = problem.keywords()
     return reference.sublayer(**named) if problem.norm else reference.mha(**named)
 
@@ -59,7 +59,7 @@ def shares_of(
 
 
 def fixed(dtype: str, *, sublayer: bool = False, epsilon: float = 1e-5, spread: float = 1.0) -> Problem:
-    """Two batches, 2 heads of width 4, model width 8, 5 rows, with biases; ``spread`` is that of input and biases."""
+    """Two batches, 2 heads of width 4, model width 8, 5 rows, with biases; ``spread`` applies to input and biases."""
     rng = np.random.default_rng(8)
     shapes = {"x_q": (2, 5, 8), **{f"w_{name}": (8, 8) for name in "qkvo"}, **{f"b_{name}": (8,) for name in "qkvo"}}
     size = {name: 8**-0.5 if name.startswith("w_") else spread for name in shapes}
@@ -87,7 +87,7 @@ def test_an_honest_program_keeps_the_bound_of_its_profile(dtype: str, sublayer: 
 @pytest.mark.parametrize("sublayer", [False, True], ids=["mha", "sublayer"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_sums_added_one_by_one_keep_the_bound(dtype: str, sublayer: bool) -> None:
-    """The order of summation is free: the worst one is inside."""
+    """The order of summation is free: even the worst order stays inside."""
     for seed in range(CHUNK):
         problem = random_problem(seed, dtype, sublayer=sublayer)
         program = Sequential(problem, dtype, Profile.WIDE)
@@ -97,7 +97,7 @@ def test_sums_added_one_by_one_keep_the_bound(dtype: str, sublayer: bool) -> Non
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("mean", [0.0, 30.0, 1000.0])
 def test_a_layer_norm_of_two_passes_keeps_the_bound_at_any_mean(mean: float, dtype: str) -> None:
-    """A mean of many deviations magnifies the error of the mean, which the bound knows."""
+    """A mean of many deviations magnifies the error of the mean, and the bound allows for it."""
     for seed in range(20):
         norm = _norm(np.random.default_rng(seed).normal(size=(1, 4, 64)) + mean, dtype)
         limit = bounds.norm_error(norm, None, of_sdpa.rounding(dtype, Profile.WIDE))
@@ -110,7 +110,7 @@ def test_a_layer_norm_of_two_passes_keeps_the_bound_at_any_mean(mean: float, dty
 @pytest.mark.parametrize("moved", [1e-6, 1e-2, 0.3])
 @pytest.mark.parametrize("epsilon", [1e-12, 1e-5, 0.1])
 def test_an_input_moved_within_its_error_stays_inside(epsilon: float, moved: float) -> None:
-    """However z moves within the error that it arrives with, the normalised row stays inside the bound."""
+    """However z moves within the error of its input, the normalised row stays inside the bound."""
     rng = np.random.default_rng(3)
     norm = _norm(rng.normal(size=(1, 6, 8)) * rng.choice([1e-3, 1.0], (1, 6, 1)), "float64", epsilon)
     arriving = moved * rng.random(norm.z.shape)
@@ -128,7 +128,7 @@ class ModelScale(Program):
     """1/√(model width), as in source 002."""
 
     def scale(self, width: int, model: int) -> float:
-        """Of the model, not of the head."""
+        """The scale for the width of the model instead of the head."""
         return float(1 / np.sqrt(model))
 
 
@@ -162,7 +162,7 @@ class EpsilonOutside(Program):
     """Epsilon added to the deviation."""
 
     def deviation(self, var: Array, epsilon: float) -> Array:
-        """The root first."""
+        """The root taken before epsilon is added."""
         return np.sqrt(var) + self.work(epsilon)
 
 
@@ -176,7 +176,7 @@ def test_a_wrong_layer_leaves_the_bound(wrong: type[Program], dtype: str) -> Non
 
 
 def test_a_wrong_combination_is_right_for_one_batch() -> None:
-    """The check above fails for the reason it names: with one batch that mistake is none."""
+    """The check above fails for the stated reason: with one batch that mistake changes nothing."""
     problem = fixed("float32")
     problem = replace(problem, arrays={**problem.arrays, "x_q": problem.arrays["x_q"][:1]})
     program = CombinedBySequence(problem, "float32", Profile.WIDE)
@@ -196,7 +196,7 @@ def test_a_wrong_normalisation_leaves_the_bound(wrong: type[Program], epsilon: f
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_bessel_leaves_the_bound_of_half_precision(dtype: str) -> None:
-    """A row that is normalised alone shows Bessel's correction even in half precision (n = 8: 7 %)."""
+    """A sub-layer that normalises only x shows Bessel's correction even in half precision (n = 8: 7 %)."""
     problem = fixed(dtype, sublayer=True)
     problem = replace(problem, arrays={**problem.arrays, "w_o": np.zeros_like(problem.arrays["w_o"])})
     assert shares_of(problem, Program(problem, dtype, Profile.WIDE), dtype, Profile.WIDE)[0] <= 1
@@ -216,7 +216,7 @@ def test_a_variance_of_one_pass_leaves_the_bound_at_a_large_mean() -> None:
 
 @pytest.mark.parametrize("sublayer", [False, True], ids=["mha", "sublayer"])
 def test_float64_computed_in_float32_leaves_the_bound(sublayer: bool) -> None:
-    """A layer of float64 that is computed in float32 is found out."""
+    """A float64 layer that is computed in float32 leaves the bound."""
     problem = fixed("float64", sublayer=sublayer)
     program = Program(problem, "float64", Profile.WIDE)
     program.work = np.float32
@@ -251,7 +251,7 @@ def test_one_part_in_ten_thousand_of_one_returned_weight_is_caught(averaged: boo
 @pytest.mark.parametrize("sublayer", [False, True], ids=["mha", "sublayer"])
 @pytest.mark.parametrize("dtype", ALL_DTYPES)
 def test_bounds_are_finite_positive_and_ordered(dtype: str, sublayer: bool) -> None:
-    """Every element of an output has a positive finite bound, and a looser profile has nowhere a smaller one."""
+    """Every element of an output has a positive finite bound, and a looser profile never has a smaller one."""
     problem = fixed(dtype, sublayer=sublayer)
     expected = (reference.sublayer if sublayer else reference.mha)(**problem.keywords())
     limits = [bounds.bound(expected, Options(), dtype, profile).output for profile in profiles(dtype)]
@@ -294,7 +294,7 @@ def _norm(z: Array, dtype: str, epsilon: float = 1e-5) -> reference.Norm:
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, 1e30])
 def test_a_masked_key_does_not_change_the_bound(poison: float) -> None:
-    """Whatever stands in a padded input row, the bound of the other rows is as without it."""
+    """Whatever a padded input row holds, the bound of the other rows is unchanged."""
     named = {**fixed("float32").keywords(), "x_kv": np.ones((2, 6, 8), np.float32), "kv_lengths": np.array([5, 5])}
     clean = bounds.bound(reference.mha(**named), Options(), "float32", Profile.WIDE)
     named["x_kv"] = named["x_kv"].copy()
@@ -306,7 +306,7 @@ def test_a_masked_key_does_not_change_the_bound(poison: float) -> None:
 
 @pytest.mark.parametrize("shape", [(0, 5, 8), (2, 0, 8)])
 def test_empty_inputs_have_empty_bounds(shape: tuple[int, ...]) -> None:
-    """No batch or no row: bounds of the shape of the empty output."""
+    """Inputs without a batch or a row have bounds of the shape of the empty output."""
     for sublayer in (False, True):
         named = {**fixed("float32", sublayer=sublayer).keywords(), "x_q": np.zeros(shape, np.float32)}
         expected = (reference.sublayer if sublayer else reference.mha)(**named)

@@ -33,7 +33,7 @@ SEEDS = 80
 
 
 def fixed(dtype: str, spread: float = 1.0) -> Problem:
-    """Two samples, 2 heads of width 4, model width 8, 5 rows, with biases; ``spread`` is that of queries and keys."""
+    """Two samples, 2 heads of width 4, model width 8, 5 rows, with biases; ``spread`` applies to queries and keys."""
     rng = np.random.default_rng(8)
     shapes = {"x_q": (2, 5, 8), **{f"w_{name}": (8, 8) for name in "qkvo"}, **{f"b_{name}": (8,) for name in "qkvo"}}
     size = {name: 8**-0.5 if name.startswith("w_") else 1.0 for name in shapes}
@@ -62,7 +62,7 @@ def test_an_honest_program_keeps_the_bound_of_its_profile(dtype: str, make: type
 @pytest.mark.parametrize("heads", ["kept_weights_one_by_one", "flash_one_by_one"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_sums_added_one_by_one_keep_the_bound(dtype: str, heads: str) -> None:
-    """The order of summation is free: the worst one is inside, with weights kept or computed again."""
+    """The order of summation is free: the worst order is inside, with weights kept or recomputed."""
     for seed in range(SEEDS):
         p = problem(seed, dtype)
         assert worst(Sequential(p, dtype, WIDE, heads).gradients(), p, WIDE) <= 1, seed
@@ -86,7 +86,7 @@ def test_operands_moved_within_their_error_stay_inside(size: float) -> None:
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES)
 def test_exact_operands_change_a_bound_to_second_order_only(dtype: str) -> None:
-    """Operand errors of zero add nothing but the roundings of errors, and are nowhere smaller than none."""
+    """Operand errors of zero add only the roundings of errors, and never make a bound smaller."""
     rng = np.random.default_rng(6)
     arrays = [rng.normal(size=(1, 2, 5, 4)).astype(NUMPY_DTYPES[dtype]) for _ in range(4)]
     expected = reference.sdpa_grad(*arrays)
@@ -105,7 +105,7 @@ def test_exact_operands_change_a_bound_to_second_order_only(dtype: str) -> None:
 
 @pytest.mark.parametrize("part", ["q", "k", "v", "grad_output"])
 def test_an_error_of_an_operand_is_not_inside_the_bound_without_it(part: str) -> None:
-    """One percent of an operand is outside the bound of exact operands, and inside that which knows of it."""
+    """An error of one percent in an operand is inside the bound only if the bound is given that error."""
     rng = np.random.default_rng(5)
     arrays: dict[str, Any] = {name: rng.normal(size=(1, 2, 5, 4)) for name in ("q", "k", "v", "grad_output")}
     expected, r = reference.sdpa_grad(**arrays), rounding("float32", WIDE)
@@ -120,7 +120,7 @@ def test_an_error_of_an_operand_is_not_inside_the_bound_without_it(part: str) ->
 
 @pytest.mark.parametrize("name", ["x_q", "w_q", "w_k", "w_v", "w_o", "b_q", "b_v", "b_o"])
 def test_one_part_in_ten_thousand_of_a_gradient_is_caught_in_float32(name: str) -> None:
-    """A relative error of 1e-4 in any one gradient leaves its bound; that of b_k is zero whatever its factor."""
+    """A relative error of 1e-4 in any one gradient leaves its bound; the gradient of b_k is zero in any case."""
     p = fixed("float32")
     right = p.expected().gradients
     assert worst(right, p, WIDE) == 0
@@ -139,7 +139,7 @@ def test_one_part_in_ten_thousand_of_an_input_is_caught_in_float32(name: str) ->
 
 @pytest.mark.parametrize("name", ["w_q", "w_k", "w_v", "w_o"])
 def test_one_part_in_ten_thousand_of_one_element_of_a_weight_is_caught_in_float32(name: str) -> None:
-    """The same in the largest element alone, over a hundred times that for small ones."""
+    """A relative error of 1e-4 in only the largest element of a weight leaves some bound."""
     p = fixed("float32")
     program = Program(p, "float32", WIDE)
     array = program.arrays[name]
@@ -149,7 +149,7 @@ def test_one_part_in_ten_thousand_of_one_element_of_a_weight_is_caught_in_float3
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_float64_computed_in_float32_leaves_the_bound() -> None:
-    """Every gradient of float64 that is computed in float32 is found out, on every problem, but for that of b_k."""
+    """Gradients of float64 computed in float32 leave some bound on every problem, and all but that of b_k on one."""
     for seed in range(SEEDS):
         p = problem(seed, "float64")
         single = Problem(
@@ -166,7 +166,7 @@ def test_float64_computed_in_float32_leaves_the_bound() -> None:
 
 
 def test_a_program_that_rounds_to_eleven_bits_leaves_the_bound_of_float32() -> None:
-    """``tf32`` is outside ``wide``.  In half precision what every profile stores between operators covers the rest."""
+    """``tf32`` is outside ``wide``.  In half precision the storing between operators, in every profile, hides it."""
     p = fixed("float32")
     got = Program(p, "float32", TF32).gradients()
     assert worst(got, p, TF32) <= 1
@@ -174,10 +174,10 @@ def test_a_program_that_rounds_to_eleven_bits_leaves_the_bound_of_float32() -> N
 
 
 class OneSample(Program):
-    """The gradients of weights are those of the first sample."""
+    """The gradients of weights are computed from the first sample only."""
 
     def of_weight(self, x: np.ndarray, d: np.ndarray) -> np.ndarray:
-        """Σ over its rows."""
+        """Σ over the rows of the first sample."""
         return super().of_weight(x[:1], d[:1])
 
 
@@ -190,10 +190,10 @@ class Transposed(Program):
 
 
 class ValuesForgotten(Program):
-    """The gradient of an input does not go through values."""
+    """The gradient of an input leaves out the path through values."""
 
     def of_input(self, d: Any, names: str) -> np.ndarray:
-        """The other parts."""
+        """The sum of the other parts."""
         return super().of_input(d, names.replace("v", ""))
 
 
@@ -211,7 +211,7 @@ def test_wrong_gradients_leave_the_bound(wrong: type[Program], dtype: str) -> No
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES)
 def test_bounds_are_finite_and_ordered(dtype: str) -> None:
-    """No bound is NaN or infinite, and a looser profile has nowhere a smaller one."""
+    """No bound is NaN or infinite, and a looser profile never has a smaller one."""
     for seed in range(20):
         limits = [problem(seed, dtype).bound(profile) for profile in profiles(dtype)]
         assert all(np.isfinite(array).all() for limit in limits for array in limit.values())
@@ -220,7 +220,7 @@ def test_bounds_are_finite_and_ordered(dtype: str) -> None:
 
 
 def test_what_is_masked_is_exactly_zero() -> None:
-    """A padded row of x_kv, and all but b_o without any key, have bounds of 0: the smallest number is outside."""
+    """A padded row of x_kv, and all but b_o without any key, have a bound of 0: the smallest number is outside."""
     rng = np.random.default_rng(2)
     x_kv = rng.normal(size=(2, 6, 8)).astype(np.float32)
     named = {**fixed("float32").call.keywords(), "grad_output": fixed("float32").grad_output, "x_kv": x_kv}

@@ -1,4 +1,4 @@
-"""The bound of sdpa where q, k and v are results themselves: their errors are carried, and none changes nothing."""
+"""The bound of sdpa where q, k and v are results themselves: it carries their errors; zero errors change nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_operands_moved_within_their_error_stay_inside(spread: float) -> None:
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES)
 def test_exact_operands_change_no_bound_of_sdpa(dtype: str) -> None:
-    """Operand errors of zero are none: weights and lse have the same bound bit for bit, outputs to second order."""
+    """Operand errors of zero leave the bounds of weights and lse equal bit for bit, and of outputs to second order."""
     for name in ("plain", "mask", "empty-row", "softcap", "bias", "weights-mask"):
         case = all_cases()[name]
         expected, keywords = case.expected(dtype), case.inputs(dtype).keywords
@@ -51,7 +51,7 @@ def test_exact_operands_change_no_bound_of_sdpa(dtype: str) -> None:
 
 @pytest.mark.parametrize("part", ["q", "k", "v"])
 def test_an_error_of_an_operand_is_not_inside_the_bound_without_it(part: str) -> None:
-    """One percent of q, k or v is outside the bound of exact operands and inside the one that knows of it."""
+    """An error of one percent in q, k or v is inside the bound only if the bound is given that error."""
     rng = np.random.default_rng(5)
     arrays: dict[str, Any] = {name: rng.normal(size=(1, 2, 5, 4)) for name in "qkv"}
     expected, r = reference.sdpa(**arrays), rounding("float32", Profile.WIDE)

@@ -25,7 +25,7 @@ SHAPES = {
 
 
 def made(shape: Shape, dtype: str, spread: float = 1.0, seed: int = 0):  # type: ignore[no-untyped-def]
-    """Random q, k, v in a dtype, and what the reference says of them."""
+    """Random q, k, v in a dtype, and the reference's results for them."""
     arrays = (a.astype(NUMPY_DTYPES[dtype]) for a in normal(spread)(np.random.default_rng(seed), shape))
     q, k, v = arrays
     return q, k, v, reference.sdpa(q, k, v)
@@ -54,7 +54,7 @@ def worst(got: np.ndarray, expected: reference.Expected, limit: bounds.Bound, dt
 
 
 def test_the_own_error_of_a_reference_is_that_of_its_call() -> None:
-    """It is kept from one profile to the next, and not from one call, bias or scale to another."""
+    """The reference's own error is reused for other profiles, and not for another call, bias or scale."""
     first, second = (made(Shape(), "float32", seed=seed)[3] for seed in (1, 2))
     calls = [
         (first, Options()),
@@ -89,14 +89,14 @@ def test_a_correct_program_keeps_the_bound_of_its_profile(dtype: str, spread: fl
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(("done", "claimed"), [(Profile.STORAGE, Profile.FUSED), (Profile.FUSED, Profile.WIDE)])
 def test_rounding_more_than_the_profile_leaves_its_bound(dtype: str, done: Profile, claimed: Profile) -> None:
-    """A program that rounds more intermediates than its profile says is found out."""
+    """A program that rounds more intermediates than its profile says leaves the bound."""
     q, k, v, expected = made(Shape(b=1, sq=16, sk=64, d=64, dv=8), dtype, 2.0)
     limit = bound(expected, Options(), dtype, claimed)
     assert worst(computed(q, k, v, dtype, done), expected, limit, dtype) > 1
 
 
 def test_scores_stored_in_half_precision_are_seen_when_shifted() -> None:
-    """A shift of all scores by 625 changes nothing, unless scores are stored in half precision."""
+    """A shift of all scores by 625 changes nothing unless scores are stored in half precision."""
     shape = Shape(sk=33)
     q, k, v = (a.astype(np.float16) for a in shifted(625.0)(np.random.default_rng(1), shape))
     expected = reference.sdpa(q, k, v)
@@ -106,7 +106,7 @@ def test_scores_stored_in_half_precision_are_seen_when_shifted() -> None:
 
 
 def test_float64_computed_in_float32_is_always_caught() -> None:
-    """Every value case in float64 is beyond the bound if it is computed in float32."""
+    """Every case with values in float64 leaves the bound if it is computed in float32."""
     for name, case in all_cases().items():
         if "float64" not in case.dtypes or case.zeros or case.clauses[0] in ("SDPA-15", "SDPA-23"):
             continue
@@ -150,14 +150,14 @@ def test_rows_without_a_key_must_be_zero_exactly_or_underflow() -> None:
 
 
 def test_masked_weights_must_be_zero_exactly() -> None:
-    """The bound of a masked weight is zero: a fill of −1e9 that leaves anything behind is wrong."""
+    """The bound of a masked weight is zero: a fill of −1e9 that leaves a weight is wrong."""
     case = all_cases()["weights-mask"]
     expected, limit = case.expected("bfloat16"), case.bound("bfloat16", Profile.STORAGE)
     assert np.all(limit.weights[~expected.allowed] == 0)
 
 
 def test_the_bound_never_exceeds_the_distance_to_the_farthest_value() -> None:
-    """However imprecise the scores, a weighted mean stays between the values: the bound says so."""
+    """However imprecise the scores, the bound keeps a weighted mean between the values."""
     case = all_cases()["softmax-shift-plus-1e5"]
     expected, limit = case.expected("float32"), case.bound("float32", Profile.WIDE)
     farthest = np.abs(expected.v[:, :, None] - expected.output[:, :, :, None]).max(3)
@@ -165,7 +165,7 @@ def test_the_bound_never_exceeds_the_distance_to_the_farthest_value() -> None:
 
 
 def test_every_bound_is_finite_and_positive() -> None:
-    """Where the reference is finite, the bound is a finite number, and not zero where rounding happens."""
+    """Where the reference is finite, the bound is finite and positive."""
     for case in all_cases().values():
         if case.invalid:
             continue
@@ -196,7 +196,7 @@ def test_scores_moved_within_their_error_stay_inside(dtype: str, spread: float) 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES)
 def test_profiles_are_ordered(dtype: str) -> None:
-    """A looser profile has nowhere a smaller bound."""
+    """A looser profile never has a smaller bound."""
     _q, _k, _v, expected = made(SHAPES["small"], dtype)
     limits = [bound(expected, Options(), dtype, profile) for profile in profiles(dtype)]
     for strict, loose in itertools.pairwise(limits):
@@ -215,7 +215,7 @@ def test_half_precision_accumulates_in_float32() -> None:
 
 
 def test_softcap_shrinks_the_bound() -> None:
-    """Saturated scores forgive errors: the slope of tanh is part of the bound."""
+    """The slope of tanh is part of the bound, so that saturated scores forgive errors."""
     q, k, v, _ = made(Shape(), "bfloat16", 20.0)
     capped = reference.sdpa(q, k, v, softcap=1.0)
     limit = bound(capped, Options(softcap=1.0), "bfloat16", Profile.STORAGE)

@@ -1,4 +1,4 @@
-"""Covering designs: every pair and asked triple that can be is reached, and what cannot be is counted."""
+"""Covering designs: every possible pair and requested triple is reached, and the impossible ones are counted."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SMALL = Factors(
 
 
 def met(rows: tuple[Row, ...], *parts: str) -> set[tuple[object, ...]]:
-    """Combinations of the values of some parts that rows have."""
+    """Combinations of values of some parts that occur in rows."""
     return {tuple(getattr(row, part) for part in parts) for row in rows}
 
 
 def test_every_possible_combination_is_reached() -> None:
-    """Counted from the rows: all pairs but the one that costs too much, and all triples."""
+    """Counted from the rows, all pairs but the one that costs too much are reached, and all triples."""
     found = design(SMALL)
     for parts in [*itertools.combinations(PARTS, 2), ("sk", "option", "dtype")]:
         possible = set(itertools.product(*(SMALL.values(part) for part in parts)))
@@ -43,14 +43,14 @@ def test_every_possible_combination_is_reached() -> None:
 
 
 def test_no_row_costs_more_than_the_limit() -> None:
-    """Nor stands twice."""
+    """No row exceeds the limit of cost, and no row occurs twice."""
     rows = design(SMALL).rows
     assert max(row.cost for row in rows) <= SMALL.limit
     assert len(set(rows)) == len(rows)
 
 
 def test_a_design_is_smaller_than_the_product() -> None:
-    """Few rows have all pairs."""
+    """A design covers all pairs with less than a tenth of the rows of the product."""
     product = 1
     for part in PARTS:
         product *= len(SMALL.values(part))
@@ -58,20 +58,20 @@ def test_a_design_is_smaller_than_the_product() -> None:
 
 
 def test_a_design_is_the_same_every_time() -> None:
-    """For a seed; another seed may give others."""
+    """A seed always gives the same design, and another seed gives another one."""
     assert design(SMALL) == design(SMALL)
     assert design(SMALL, seed=1).rows != design(SMALL).rows
 
 
 def test_triples_are_asked_for_only_within() -> None:
-    """Values that are not named meet in pairs."""
+    """Triples are formed only of the values that ``within`` names; other values meet in pairs."""
     found = design(replace(SMALL, within={"sk": (65,)}))
     assert found.coverage[0] == Coverage(("sk", "option", "dtype"), 6, 6, 0, 0)
     assert len(found.rows) <= len(design(SMALL).rows)
 
 
 def test_what_an_envelope_refuses_is_counted() -> None:
-    """Equal lengths only: other pairs of lengths are refused, not reached."""
+    """In an envelope of equal lengths other pairs of lengths are counted as refused, not reached."""
     found = design(replace(SMALL, sq=(1, 65), sk=(1, 65), within={}, allows=lambda row: row.sq == row.sk))
     (lengths,) = (each for each in found.coverage if each.parts == ("sq", "sk"))
     assert lengths == Coverage(("sq", "sk"), 4, 2, 0, 2)
@@ -79,19 +79,19 @@ def test_what_an_envelope_refuses_is_counted() -> None:
 
 
 def test_restricted_factors_keep_what_is_allowed() -> None:
-    """In the order of the factors."""
+    """Restricted factors keep their allowed values in the original order."""
     kept = restricted(SMALL, sk=(129, 65, 7), dtype=("float16",))
     assert (kept.sk, kept.dtype, kept.sq) == ((65, 129), ("float16",), SMALL.sq)
     assert met(design(kept).rows, "dtype") == {("float16",)}
 
 
 def test_nothing_allowed_is_no_row() -> None:
-    """An envelope that has none of a part's values."""
+    """An envelope that allows none of a part's values gives no row."""
     assert design(restricted(SMALL, dtype=())).rows == ()
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_one_value_of_a_part_is_enough(part: str) -> None:
-    """A fixed part meets every other."""
+    """A part with a single value is combined with every other part."""
     first = SMALL.values(part)[0]
     assert met(design(replace(SMALL, **{part: (first,)}, within={})).rows, part) == {(first,)}  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Cases fitted to envelopes: sizes inside, what cannot be asked, and data that stays telling."""
+"""Cases fitted to envelopes: sizes inside, cases that cannot be run, and data that still exposes mistakes."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from attention_conformance.conformance.cases.fit import (
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.envelope import Envelope, Sizes
 
-#: Larger ones take seconds each.
+#: Larger cases take seconds each.
 LARGEST = 2**21
 
 
 def fitted(name: str) -> Iterator[Case]:
-    """The cases of sdpa that can be asked inside an envelope."""
+    """The cases of sdpa that can be run inside an envelope."""
     envelope, dtypes = ENVELOPES[name].envelope, ENVELOPES[name].dtypes
     for case in all_cases().values():
         found = fit(case, envelope)
@@ -53,7 +53,7 @@ def fitted(name: str) -> Iterator[Case]:
 @pytest.mark.slow(9)
 @pytest.mark.parametrize("name", ENVELOPES)
 def test_a_fitted_case_is_inside_and_keeps_what_it_needs(name: str) -> None:
-    """Its sizes are taken, and every need of the case is kept at them."""
+    """A fitted case has sizes inside the envelope that meet every need of the case."""
     for case in fitted(name):
         assert case.shape in ENVELOPES[name].envelope, case.name
         sizes = vars(case.shape)
@@ -67,7 +67,7 @@ def test_a_fitted_case_is_inside_and_keeps_what_it_needs(name: str) -> None:
 
 
 def test_a_case_whose_own_sizes_are_taken_stays_itself() -> None:
-    """So that nothing changes for who takes every call."""
+    """A case whose own sizes are taken is unchanged, so implementations that take every call see no change."""
     for case in all_cases().values():
         assert fit(case, Envelope()) is case
     assert fit(all_cases()["width-128"], Envelope(head_widths=Sizes((128,)))) is all_cases()["width-128"]
@@ -86,31 +86,31 @@ def test_a_case_whose_own_sizes_are_taken_stays_itself() -> None:
     ],
 )
 def test_what_cannot_be_asked_says_what_it_needs(name: str, envelope: str, why: str) -> None:
-    """Not more than what the envelope lacks."""
+    """A case that cannot be run says which of its needs the envelope does not meet, and nothing more."""
     assert fit(all_cases()[name], ENVELOPES[envelope].envelope).unfit == f"not applicable: {why}"
 
 
 def test_options_that_are_not_taken_together_are_not_asked_together() -> None:
-    """Each of them is asked without the other."""
+    """Options that are not taken together occur in no case together, but each occurs without the other."""
     envelope = Envelope(not_together=(frozenset({"mask", "is_causal"}),))
     assert fit(all_cases()["combined-mask-causal"], envelope).unfit == "not applicable: is_causal and mask together"
     assert not fit(all_cases()["mask"], envelope).unfit
 
 
 def test_every_clause_of_the_options_can_be_asked_of_a_flash_kernel() -> None:
-    """In half precision alone, at its widths: every clause but those of other widths."""
+    """Every clause can be tested on a kernel that takes only half precision at its own widths."""
     tested = {case.clauses[0] for case in fitted("half-precision flash")}
     assert {case.clauses[0] for case in all_cases().values()} - tested == set()
 
 
 @pytest.mark.parametrize(("name", "least"), [("half-precision flash", 400), ("static", 250), ("tiles of 128", 300)])
 def test_most_cases_can_be_asked_of_kernels(name: str, least: int) -> None:
-    """Of 426, where 12 or none could."""
+    """Hundreds of cases fit, where 12 or none could run at their own sizes."""
     assert sum(1 for _ in fitted(name)) >= least
 
 
 def test_the_same_envelope_gives_the_same_case() -> None:
-    """Equal inputs too, so that a rerun is one."""
+    """Equal envelopes give the same case with equal inputs, so that a rerun repeats it."""
     case, envelope = all_cases()["mask"], ENVELOPES["static"].envelope
     again = Envelope(**vars(envelope))
     assert fit(case, again) is fit(case, envelope)
@@ -118,7 +118,7 @@ def test_the_same_envelope_gives_the_same_case() -> None:
 
 
 def test_float32_cases_are_asked_in_half_precision_where_there_is_nothing_else() -> None:
-    """In float16, or in bfloat16 where the numbers are beyond float16; in their own dtypes where there are such."""
+    """Cases run in their own dtypes if taken, else in float16, or in bfloat16 where numbers exceed float16."""
     assert dtypes_for(all_cases()["mask-square"], HALVES) == ("float16",)
     assert dtypes_for(all_cases()["softmax-shift-plus-1e5"], HALVES) == ("bfloat16",)
     assert dtypes_for(all_cases()["softmax-shift-plus-1e5"], ("float16",)) == ()
@@ -128,7 +128,7 @@ def test_float32_cases_are_asked_in_half_precision_where_there_is_nothing_else()
 
 
 def test_an_ordinary_case_is_within_float16_by_its_numbers() -> None:
-    """So that none of them is made only to be looked at; what is large is not taken for ordinary."""
+    """Cases taken as ordinary, without making their inputs, are within float16; cases of large numbers are not."""
     ordinary = [case for case in all_cases().values() if is_ordinary(case)]
     fitted_ones = [case for case in fitted("static") if is_ordinary(case)]
     assert len(ordinary) > 100
@@ -137,7 +137,7 @@ def test_an_ordinary_case_is_within_float16_by_its_numbers() -> None:
 
 
 def test_lengths_stay_within_the_keys_and_differ() -> None:
-    """All keys stay all, none stay none, and a part stays a part."""
+    """Lengths of all keys remain all, lengths of none remain none, and others stay between."""
     for name in ("static decoding", "tiles of 128"):
         for case in fitted(name):
             given = case.options.get("kv_lengths")
@@ -159,7 +159,7 @@ def _rows(case: Case, dtype: str) -> tuple[bool, bool]:
 @pytest.mark.slow(11)
 @pytest.mark.parametrize("name", ENVELOPES)
 def test_a_fitted_case_still_masks_what_it_is_about(name: str) -> None:
-    """Where the case has fully masked rows, or rows that see a part of the keys, the fitted one has them too."""
+    """Where the case has fully masked rows, or rows that see only some of the keys, the fitted case has them too."""
     for case in fitted(name):
         own = every_case()[case.name]
         if not case.fitted or case.invalid or case.shape.elements > LARGEST:
@@ -171,7 +171,7 @@ def test_a_fitted_case_still_masks_what_it_is_about(name: str) -> None:
 
 
 def test_every_last_key_decides_an_element_in_half_precision() -> None:
-    """At 128 keys of width 128 in bfloat16 the reference without the last key is outside the bound in some row."""
+    """At 128 keys of width 128 in bfloat16 leaving out the last key leaves the bound in some row."""
     for name in ("plain", "scale-given", "bias", "values-tell-their-key"):
         case = at(all_cases()[name], (1, 2, 2, 128, 128, 128, 128))
         inputs = case.inputs("bfloat16")
@@ -182,13 +182,13 @@ def test_every_last_key_decides_an_element_in_half_precision() -> None:
 
 
 def test_a_need_that_is_none_is_refused() -> None:
-    """A misspelt one in a table of cases."""
+    """A misspelt need in a table of cases is refused."""
     with pytest.raises(ValueError, match="is no need"):
         needs(Case("it", ("SDPA-1",), "", Shape(), needs="more keys"))
 
 
 def test_needs_of_heads_and_lengths_are_looked_at_together() -> None:
-    """A case that needs fewer heads than rows is at such sizes, or says that it cannot be."""
+    """A case that needs fewer heads than rows gets such sizes, or says that it cannot."""
     case = every_case()["merge-invalid-layout"]
     assert fit(case, Envelope(head_widths=Sizes((64,)), source="declared")).shape.d == 64
     assert fit(case, Envelope(head_counts=Sizes((8,)), source="declared")).unfit == "not applicable: needs Hq < Sq"
@@ -203,7 +203,7 @@ def test_needs_of_heads_and_lengths_are_looked_at_together() -> None:
     ],
 )
 def test_every_case_of_every_operator_fits_or_says_why_not(envelope: Envelope) -> None:
-    """None of them stops a run, and none is asked outside."""
+    """No case of any operator stops a run, and none runs outside the envelope."""
     for case in every_case().values():
         fitted = fit(case, envelope)
         inside = not isinstance(case.shape, Shape) or fitted.shape in envelope
@@ -211,7 +211,7 @@ def test_every_case_of_every_operator_fits_or_says_why_not(envelope: Envelope) -
 
 
 def test_of_kernel_cases_that_are_made_alike_two_are_asked() -> None:
-    """By what is made, and not by names: with a mask, NaN, a past or other numbers it is another call."""
+    """Two of several equal kernel cases are run; a mask, NaN, a past or other numbers make a case different."""
     one = kernels.kernel_case("kernel-edges-plain-1x2x2-q1-k256-d64-float32")
     alike = [replace(one, name=f"kernel-{name}") for name in ("a-b-c-d-e", "f-g-h-i-j", "plain", "x-y-z")]
     other = [
@@ -225,7 +225,7 @@ def test_of_kernel_cases_that_are_made_alike_two_are_asked() -> None:
     assert sorted(case.name for case in found) == sorted(case.name for case in (*alike[:2], *other))
 
 
-#: Cases by the data that tells in them, one of every option that moves or hides it.
+#: Cases by the kind of data that exposes mistakes, one for every option that moves or hides that data.
 TOLD = {
     "numbered": ("values-tell-their-key", "heads-4-over-2", "kernel-token-window-one"),
     "peak": ("keys-64-peak-last", "offset-long", "lengths-long", "decode-last-tile", "data-peak-key-63"),
@@ -239,12 +239,12 @@ TOLD = {
 
 
 def mistaken(case: Case, inputs: Any, what: str) -> list[Any]:
-    """Outputs that the data of a case must tell from the right one."""
+    """Wrong outputs that the data of a case must distinguish from the right one."""
     right = case.make_expected(inputs)
     zeros = np.zeros_like(right.output)
     if what == "shifted":
         return [zeros]
-    if what == "numbered":  # every weight at the neighbouring key
+    if what == "numbered":  # every weight at the next key
         return [zeros, case.make_expected(replace(inputs, v=np.roll(inputs.v, 1, axis=2))).output]
     largest = np.abs(inputs.k[..., 0].astype(float)).argmax(2)
     k = inputs.k.copy()
@@ -270,13 +270,13 @@ def told_cases(name: str) -> Iterator[tuple[str, Case]]:
 @pytest.mark.slow(3)
 @pytest.mark.parametrize("name", ENVELOPES)
 def test_data_tells_at_every_size_in_every_dtype(name: str) -> None:
-    """Numbered values, a key that peaks, scores moved by 625: a mistake is outside the widest bound at some element."""
+    """Numbered values, a peaking key, scores moved by 625: a mistake leaves the loosest bound at some element."""
     found = set()
     for what, case in told_cases(name):
         own_half = what == "shifted" and not case.fitted and case.name.startswith("softmax")
         for dtype in dtypes_for(case, ENVELOPES[name].dtypes):
             if own_half and dtype in HALVES:
-                continue  # at its own sizes it shows in half precision what overflows, and zeros elsewhere
+                continue  # at its own sizes it tests overflow in half precision, and zeros only elsewhere
             inputs, profile = case.inputs(dtype), Profile.STORAGE if dtype in HALVES else Profile.WIDE
             right, bound = case.expected(dtype).output, case.bound(dtype, profile).output
             for wrong in mistaken(case, inputs, what):
@@ -286,14 +286,14 @@ def test_data_tells_at_every_size_in_every_dtype(name: str) -> None:
 
 
 def test_data_that_tells_nothing_is_seen() -> None:
-    """Scores near −625 with values around 0 in half precision: zeros pass."""
+    """Scores near −625 with values around 0 in half precision expose nothing: zeros pass."""
     case = replace(all_cases()["softmax-shift-minus-625"], name="it")
     bound = case.bound("float16", Profile.STORAGE).output
     assert (np.abs(case.expected("float16").output) <= bound).all()
 
 
 def test_a_paged_case_is_at_pages_that_are_taken() -> None:
-    """Sequences keep their whole pages and the keys behind them; one that is about its page size says what it needs."""
+    """Sequences keep their whole pages and the keys after them; a case about a page size says what it needs."""
     envelope = Envelope(page_sizes=Sizes(multiple=16, least=16), source="declared")
     case = every_case()["paged-whole-pages"]
     found = fit(case, envelope)
@@ -307,7 +307,7 @@ def test_a_paged_case_is_at_pages_that_are_taken() -> None:
 
 @pytest.mark.parametrize("page", [1, 2, 3])
 def test_new_keys_have_room_in_smaller_pages(page: int) -> None:
-    """Every sequence has at least as many keys as it has new ones."""
+    """Every sequence has at least as many keys as new keys."""
     found = fit(every_case()["paged-new"], Envelope(page_sizes=Sizes((page,)), source="declared"))
     assert found.shape.page == page
     assert all(keys >= new for keys, new in zip(found.shape.k_lengths, found.shape.q_lengths, strict=True))

@@ -1,4 +1,4 @@
-"""Cases of gradients can fail: their gradients are not hidden by their own bounds."""
+"""Cases of gradients can fail: their bounds do not hide their gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CASES = [
     case for case in every_case().values() if isinstance(case, GradientCase | MhaGradientCase) and not case.invalid
 ]
 
-#: Gradients of a layer that are zero in every case or in some: that of b_k, and others by their case's own sentence.
+#: Gradients of a layer that are zero in some cases, as the case's own sentence says; that of b_k is zero in all.
 ZERO = {
     "mha-grad-one-row": {"grad_w_q", "grad_w_k", "grad_b_q"},
     "mha-grad-scale-zero": {"grad_w_q", "grad_w_k", "grad_b_q"},
@@ -28,7 +28,7 @@ ZERO = {
 
 
 def check(case: GradientCase | MhaGradientCase) -> None:
-    """Every dtype and profile of a case tells something.  Raises ValueError if zeros would pass."""
+    """Check that every dtype and profile of a case can fail.  Raises ValueError if zeros would pass."""
     for dtype in case.dtypes:
         for profile in profiles(dtype):
             check_telling(case.expected(dtype), vars(case.bound(dtype, profile)))
@@ -37,13 +37,13 @@ def check(case: GradientCase | MhaGradientCase) -> None:
 @pytest.mark.slow(2)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_zeros_would_not_pass(case: GradientCase | MhaGradientCase) -> None:
-    """In each dtype and profile some gradient exceeds its bound, or has to be exactly zero."""
+    """In each dtype and profile some gradient exceeds its bound or must be exactly zero."""
     check(case)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if isinstance(c, MhaGradientCase)], ids=lambda case: case.name)
 def test_every_gradient_of_a_layer_could_fail(case: MhaGradientCase) -> None:
-    """In its first dtype each gradient of a case exceeds its bound, but for those that are zero by the spec."""
+    """In the first dtype of a case each gradient exceeds its bound, except those that are zero by the spec."""
     expected, dtype = case.expected(case.dtypes[0]), case.dtypes[0]
     zero = {"grad_b_k", *ZERO.get(case.name, ())}
     names = {name for name, gradient in expected.gradients.items() if gradient.size and name not in zero}
@@ -51,7 +51,7 @@ def test_every_gradient_of_a_layer_could_fail(case: MhaGradientCase) -> None:
 
 
 def test_a_case_that_tells_nothing_is_refused() -> None:
-    """Where the gradient of the output is far below the rest's roundings, zeros would pass."""
+    """A case whose grad_output is far below the roundings of the rest is refused, as zeros would pass."""
     plain = every_case()["grad-plain"]
     assert isinstance(plain, GradientCase)
     tiny = np.finfo(np.float32).tiny / 8

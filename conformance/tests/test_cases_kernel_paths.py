@@ -1,4 +1,4 @@
-"""Kernel paths: the data file is whole, every path can be taken, and broken files are refused."""
+"""Kernel paths: the data file is complete, every path can be taken, and broken files are refused."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def call(dtype: str = "float16", **other: object) -> Call:
 
 
 def test_the_data_file_has_enough() -> None:
-    """Forty paths at least, of ten repositories."""
+    """The data file has at least forty paths, from at least ten repositories."""
     assert len(kernel_paths()) >= 40
     assert len({path.repository for path in kernel_paths().values()}) >= 10
 
 
 @pytest.mark.parametrize("path", kernel_paths().values(), ids=lambda path: path.id)
 def test_a_path_has_a_source_and_sizes(path: KernelPath) -> None:
-    """A file at a commit, and sizes that are edges."""
+    """A path names a file at a commit, and sizes at its edges."""
     assert path.link.startswith(f"https://github.com/{path.repository}/blob/{path.commit}/")
     assert path.edges
     assert path.what
@@ -84,18 +84,18 @@ def test_a_path_has_a_source_and_sizes(path: KernelPath) -> None:
     ],
 )
 def test_a_condition(text: str, holds: bool) -> None:
-    """Each form, on a call that meets it or does not."""
+    """Each form of condition holds on a call that meets it and on no other."""
     assert condition(text).holds(call(window=(3, 0), is_causal=False, return_lse=None)) is holds
 
 
 def test_keywords_are_options() -> None:
-    """The names of the contract become those of the conditions."""
+    """Names of the contract are translated into the options of conditions."""
     given = call(is_causal=True, causal_offset=0, kv_lengths=(1,), past_key=1, past_value=1, return_lse=True)
     assert given.options == {"causal", "offset", "lengths", "past", "lse"}
 
 
 def test_a_path_is_taken_where_all_of_its_conditions_hold() -> None:
-    """One query over more than 512 keys, few heads."""
+    """A path for one query over more than 512 keys and few heads is taken only where all of that holds."""
     path = kernel_paths()["vllm-partitions"]
     assert path.taken(call())
     assert not path.taken(call(sq=2))
@@ -107,13 +107,13 @@ def test_a_path_is_taken_where_all_of_its_conditions_hold() -> None:
     "text", ["sq", "sq = 1", "width > 3", "sq % 0 == 0", "dtype in int8", "with dropout", "sq > -1"]
 )
 def test_what_is_no_condition_is_refused(text: str) -> None:
-    """A misspelt condition would otherwise never hold."""
+    """A misspelt condition, which would otherwise never hold, is refused."""
     with pytest.raises(PathError, match="no condition"):
         condition(text)
 
 
 def test_a_right_file_is_read(tmp_path: Path) -> None:
-    """Which the refusals below are variants of."""
+    """The file that the refusals below vary is read."""
     assert load(written(tmp_path, RIGHT))["a-path"].taken(call())
 
 
@@ -134,18 +134,18 @@ def test_a_right_file_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_broken_path_is_refused(tmp_path: Path, changed: dict[str, str], why: str) -> None:
-    """Each way in which a record can be wrong is told."""
+    """Each way in which a record can be wrong is reported."""
     with pytest.raises(PathError, match=why):
         load(written(tmp_path, RIGHT | changed))
 
 
 def test_an_id_stands_once(tmp_path: Path) -> None:
-    """A second path of one name would take the place of the first."""
+    """A second path with the same id, which would replace the first, is refused."""
     with pytest.raises(PathError, match="a-path: stands twice"):
         load(written(tmp_path, RIGHT, RIGHT))
 
 
 def test_a_field_is_not_left_out(tmp_path: Path) -> None:
-    """A path without a source is none."""
+    """A path without a source is refused."""
     with pytest.raises(PathError, match="missing required field `file`"):
         load(written(tmp_path, {name: value for name, value in RIGHT.items() if name != "file"}))

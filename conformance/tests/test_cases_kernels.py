@@ -1,4 +1,4 @@
-"""Cases at the sizes of kernels: names, reach, and data that tells one key, row and head from the next."""
+"""Cases at the sizes of kernels: names, reach, and data that distinguishes one key, row and head from the next."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from attention_conformance.conformance.cases.kernel_paths import kernel_paths
 from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.conformance.spec.sdpa import sdpa
 
-#: Keys of a call whose options leave the last key in.
+#: Options that do not hide the last key.
 SEEN = ("plain", "mask", "bias", "softcap", "sinks", "offset")
 
 
 @pytest.fixture(scope="module")
 def tier() -> dict[str, Case]:
-    """Every case of the tier by its name."""
+    """Every case of the tier by name."""
     return {case.name: case for case in kernels.cases()}
 
 
 def test_no_name_stands_twice(tier: dict[str, Case]) -> None:
-    """Nor is one that of another case."""
+    """No two cases of the tier have the same name, and none has the name of another case."""
     assert len(tier) == sum(1 for _ in kernels.cases())
     assert not tier.keys() & every_case().keys()
 
 
 def test_a_name_tells_the_case() -> None:
-    """So that it is the same in any design."""
+    """The name of a case says all of its parts, so that it is the same in any design."""
     row = Row(1, 513, (192, 128), 8, 2, 3, "offset-window", "bfloat16", True)
     case = kernels.of_row("decode", "Few queries", row)
     assert case.name == "kernel-decode-offset-window-3x16x2-q1-k513-d192v128-lse-bfloat16"
@@ -37,33 +37,33 @@ def test_a_name_tells_the_case() -> None:
 
 
 def test_a_case_is_made_from_its_name(tier: dict[str, Case]) -> None:
-    """Without the design, which takes most of a second."""
+    """A case is made from its name without the design, which takes most of a second."""
     assert [name for name, case in tier.items() if kernels.kernel_case(name) != case] == []
     with pytest.raises(KeyError):
         kernels.kernel_case("kernel-edges-nothing-1x1x1-q1-k1-d64-float32")
 
 
 def test_clauses_exist(tier: dict[str, Case]) -> None:
-    """Each case names those of its options."""
+    """Cases name only clauses that exist."""
     assert {clause for case in tier.values() for clause in case.clauses} <= clauses().keys()
 
 
 def test_every_path_of_a_kernel_is_taken(tier: dict[str, Case]) -> None:
-    """By two cases at least."""
+    """Every path of a kernel is taken by at least two cases."""
     calls = [kernels.call_of(case) for case in tier.values()]
     few = {path.id for path in kernel_paths().values() if sum(path.taken(call) for call in calls) < 2}
     assert few == set()
 
 
 def test_the_tier_has_long_keys_and_many_heads(tier: dict[str, Case]) -> None:
-    """Beyond 4096 and 2^16 keys, and more than 65,535 batches and heads."""
+    """The tier has more than 4096 and 2^16 keys, more than 2^16 rows, and more than 65,535 batches times heads."""
     assert {case.shape.sk for case in tier.values()} >= {4097, 65545}
     assert max(case.shape.sq for case in tier.values()) > 1 << 16
     assert {case.shape.b * case.shape.hq for case in tier.values()} >= {1, 64, 65545}
 
 
 def test_a_design_within_an_envelope_stays_inside() -> None:
-    """Half precision, one width, one query."""
+    """A design for half precision, one width and one query has only such cases."""
     found = list(kernels.cases_within(sq=(1,), width=((64, 64),), dtype=("float16",)))
     assert {(case.shape.sq, case.shape.d, case.dtypes) for case in found} == {(1, 64, ("float16",))}
     assert {case.options.get("softcap") for case in found} == {None, 6.0}
@@ -72,7 +72,7 @@ def test_a_design_within_an_envelope_stays_inside() -> None:
 @pytest.mark.parametrize("dtype", kernels.DTYPES)
 @pytest.mark.parametrize("option", SEEN)
 def test_the_last_key_decides_an_element(option: str, dtype: str) -> None:
-    """Without it some element moves by more than half precision could hide, one row alone included."""
+    """Without the last key some element moves by more than half precision could hide, even with a single row."""
     for sq, sk in ((1, 129), (65, 65)):
         case = kernels.of_row("test", "A call", Row(sq, sk, (64, 64), 2, 1, 1, option, dtype, False))
         inputs, options = case.inputs(dtype), dict(case.inputs(dtype).keywords)
@@ -84,7 +84,7 @@ def test_the_last_key_decides_an_element(option: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", kernels.DTYPES)
 @pytest.mark.parametrize("edge", [64, 128, 256, 512])
 def test_the_first_key_of_a_tile_decides_an_element(edge: int, dtype: str) -> None:
-    """In a call of some rows."""
+    """Without the first key of a tile some element moves, in a call of some rows."""
     case = kernels.of_row("test", "A call", Row(65, edge + 1, (64, 64), 1, 1, 1, "plain", dtype, False))
     inputs = case.inputs(dtype)
     less = sdpa(inputs.q, inputs.k[:, :, :edge], inputs.v[:, :, :edge]).output
@@ -104,7 +104,7 @@ def test_rows_heads_and_columns_differ(dtype: str) -> None:
 
 
 def test_a_masked_key_beyond_the_diagonal_would_be_seen() -> None:
-    """Causal: some row has a peak one key ahead of its diagonal."""
+    """In a causal call some row has a peak one key ahead of its diagonal."""
     case = kernels.of_row("test", "A call", Row(65, 65, (64, 64), 1, 1, 1, "causal", "float16", False))
     inputs = case.inputs("float16")
     ahead = sdpa(inputs.q, inputs.k, inputs.v, is_causal=True, causal_offset=1).output
@@ -112,7 +112,7 @@ def test_a_masked_key_beyond_the_diagonal_would_be_seen() -> None:
 
 
 def test_every_designed_case_that_serves_has_its_name_alone() -> None:
-    """Made without the design it is the same, and its problem is one that the reference takes."""
+    """A designed serving case made from its name equals the one of the design, and the reference takes its problem."""
     tier = serving_cases()
     assert len(tier) > 300
     assert [name for name, case in tier.items() if serving.serving_case(name) != case] == []
@@ -124,7 +124,7 @@ def test_every_designed_case_that_serves_has_its_name_alone() -> None:
 
 
 def test_designed_packs_have_every_pair_of_length_and_option() -> None:
-    """As far as lengths of the block go, which a list of cases alone would not."""
+    """Designed packs have every pair of a length near a block and an option, which a list of cases would not."""
     rows = serving.designed("packed")
     assert {(row.sk, row.option) for row in rows} >= {(sk, o) for sk in (5, 17, 33, 65) for o in serving.PACKED}
     square = serving.designed("packedsquare")

@@ -1,4 +1,4 @@
-"""Cases of data for implementations of one shape: each is failed by the mistake that it is for."""
+"""Cases of data for implementations of one shape: each is failed by the mistakes that it is meant to catch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from attention_conformance.impls.select import plug_in, with_attributes
 Array = np.ndarray
 Kernel = Callable[[Array, Array, Array], Array]
 
-#: The shape at which the cases are judged here: more than one batch of heads and tile.
+#: The shape at which the cases are judged here: more than one head and one tile.
 ENVELOPE = static(1, 4, 128, 128)
 TILE = 32
 
@@ -35,19 +35,19 @@ def scores(q: Array, k: Array) -> Array:
 
 
 def weighted(s: Array, v: Array, top: Array | None = None) -> Array:
-    """Softmax of scores, times v; ``top`` in the place of a row's own maximum."""
+    """Softmax of scores, times v; ``top`` replaces a row's own maximum."""
     with np.errstate(all="ignore"):
         w = np.exp(s - (s.max(-1, keepdims=True) if top is None else top))
         return (w / w.sum(-1, keepdims=True)) @ v
 
 
 def right(q: Array, k: Array, v: Array) -> Array:
-    """As the spec says."""
+    """Attention as the spec defines it."""
     return weighted(scores(q, k), v)
 
 
 def without_key(key: int) -> Kernel:
-    """One key lost."""
+    """One key is lost."""
 
     def kernel(q: Array, k: Array, v: Array) -> Array:
         return right(q, np.delete(k, key, axis=2), np.delete(v, key, axis=2))
@@ -56,14 +56,14 @@ def without_key(key: int) -> Kernel:
 
 
 def mean_of_few(q: Array, k: Array, v: Array) -> Array:
-    """Weights have a floor, so that what does not count counts."""
+    """Weights have a floor, so that keys of no weight count."""
     s = scores(q, k)
     w = np.maximum(np.exp(s - s.max(-1, keepdims=True)), 1e-3)
     return (w / w.sum(-1, keepdims=True)) @ v
 
 
 def shared_maximum(*axes: int) -> Kernel:
-    """One maximum for several rows."""
+    """Several rows share one maximum."""
     return lambda q, k, v: weighted(scores(q, k), v, scores(q, k).max(axes, keepdims=True))
 
 
@@ -80,23 +80,23 @@ def keys_of_first_head(q: Array, k: Array, v: Array) -> Array:
 
 
 def scale_of_used_width(q: Array, k: Array, v: Array) -> Array:
-    """The scale is that of the coordinates that are not zero."""
+    """The scale is for the number of coordinates that are not zero."""
     used = int((q != 0).any((0, 1, 2)).sum()) or 1
     return right(q * np.float32(np.sqrt(q.shape[-1] / used)), k, v)
 
 
 def without_last_coordinate(q: Array, k: Array, v: Array) -> Array:
-    """The tail of the dot product is lost."""
+    """The last coordinate of the dot product is lost."""
     return right(np.concatenate([q[..., :-1], 0 * q[..., -1:]], -1), k, v)
 
 
 def without_last_column(q: Array, k: Array, v: Array) -> Array:
-    """The tail of the values is lost."""
+    """The last column of the values is lost."""
     return right(q, k, np.concatenate([v[..., :-1], 0 * v[..., -1:]], -1))
 
 
 def zero_is_masked(q: Array, k: Array, v: Array) -> Array:
-    """A score of exactly 0 is taken for none."""
+    """A score of exactly 0 is taken for a masked one."""
     s = scores(q, k)
     return weighted(np.where(s == 0, np.float32(-1e30), s), v, np.zeros((), np.float32))
 
@@ -107,7 +107,7 @@ def never_zero(q: Array, k: Array, v: Array) -> Array:
 
 
 def values_between(low: float, high: float) -> Kernel:
-    """Values are kept between two magnitudes."""
+    """Values are limited to magnitudes between two numbers."""
 
     def kernel(q: Array, k: Array, v: Array) -> Array:
         return right(q, k, np.where(np.abs(v) < low, 0, np.clip(v, -high, high)).astype(np.float32))
@@ -123,7 +123,7 @@ def weights_in_half(q: Array, k: Array, v: Array) -> Array:
 
 
 def not_rescaled(q: Array, k: Array, v: Array) -> Array:
-    """Tile by tile, and what is summed so far is not rescaled."""
+    """Keys are taken tile by tile, and the sums so far are not rescaled."""
     s = scores(q, k)
     top, total, out = np.full((*s.shape[:3], 1), -np.inf, np.float32), np.zeros((), np.float32), np.zeros_like(q)
     for start in range(0, s.shape[-1], TILE):
@@ -135,22 +135,22 @@ def not_rescaled(q: Array, k: Array, v: Array) -> Array:
 
 
 def last_tile(q: Array, k: Array, v: Array) -> Array:
-    """Every tile begins again."""
+    """Every tile starts from nothing, so that only the last one counts."""
     return right(q, k[:, :, -TILE:], v[:, :, -TILE:])
 
 
 def nan_to_zero(q: Array, k: Array, v: Array) -> Array:
-    """NaN in an input or a score is dropped."""
+    """NaN in an input or a score is replaced."""
     return weighted(np.nan_to_num(scores(q, k)), np.nan_to_num(v))
 
 
 def nan_everywhere(q: Array, k: Array, v: Array) -> Array:
-    """One NaN reaches everything."""
+    """One NaN spreads to the whole output."""
     out = right(q, k, v)
     return np.full_like(out, np.nan) if np.isnan(out).any() else out
 
 
-#: Of each case the mistakes that it is for.
+#: The mistakes that each case is meant to catch.
 WRONG: dict[str, tuple[Kernel, ...]] = {
     **{f"data-peak-key-{key}": (without_key(key),) for key in (0, 15, 16, 31, 32, 63, 64)},
     "data-first-*": (mean_of_few, last_tile),
@@ -178,12 +178,12 @@ WRONG: dict[str, tuple[Kernel, ...]] = {
     "data-nan-one-head": (nan_to_zero, nan_everywhere),
 }
 
-#: Cases about what a call leaves behind: the reply says so, not the output.
+#: Cases about the effects of a call: the reply shows them, not the output.
 CALLS = {"data-inputs-unchanged", "data-repeat-after-large-scores"}
 
 
 def outcome(case: Case, kernel: Kernel, **said: Any) -> Outcome:
-    """What becomes of a kernel at one shape."""
+    """The outcome of a kernel at one shape."""
     inputs = case.inputs("float32")
     reply = Reply("returned", {"output": kernel(*inputs.arrays.values())}, **said)
     target = Target(plug_in("attention_conformance.impls.numpy.eager:attention"), "cpu", "float32")
@@ -193,7 +193,7 @@ def outcome(case: Case, kernel: Kernel, **said: Any) -> Outcome:
 @pytest.mark.slow(2)
 @pytest.mark.parametrize("name", one_shape_cases())
 def test_a_case_is_failed_by_the_mistake_that_it_is_for(name: str) -> None:
-    """At one shape, where a right function passes."""
+    """Each case fails for the mistakes that it is meant to catch, and passes for a right function."""
     case = fit(one_shape_cases()[name], ENVELOPE)
     assert outcome(case, right) is Outcome.PASSED
     mistakes = next((wrong for glob, wrong in WRONG.items() if fnmatch(name, glob)), ())
@@ -202,7 +202,7 @@ def test_a_case_is_failed_by_the_mistake_that_it_is_for(name: str) -> None:
 
 
 def test_what_a_call_leaves_behind_fails_its_case() -> None:
-    """An input that is changed, and results that differ."""
+    """A changed input and results that differ between calls fail their cases."""
     changed, again = (fit(one_shape_cases()[name], ENVELOPE) for name in sorted(CALLS))
     assert outcome(changed, right, modified=("q",)) is Outcome.FAILED
     assert outcome(again, right, unequal=("output",)) is Outcome.FAILED
@@ -210,7 +210,7 @@ def test_what_a_call_leaves_behind_fails_its_case() -> None:
 
 
 def test_they_are_asked_of_what_has_one_shape() -> None:
-    """And of another function by name alone."""
+    """The cases run for implementations of one shape, and for others only by name."""
     plugged = plug_in("attention_conformance.impls.numpy.eager:attention")
     sizes = {"batch_sizes": 1, "head_counts": 8, "key_head_counts": 8, "lengths": 128, "head_widths": 64}
     one = with_attributes(plugged, sizes | {"value_widths": 64, "dtypes": ("float32",)})
@@ -222,7 +222,7 @@ def test_they_are_asked_of_what_has_one_shape() -> None:
 
 
 def test_a_model_of_one_shape_without_a_mask_is_asked_a_hundred() -> None:
-    """Of what needs no option, at (1, 8, 128, 64): other sizes are what it cannot be asked."""
+    """At least a hundred cases without options run at (1, 8, 128, 64); cases of other sizes are not applicable."""
     plugged = plug_in("attention_conformance.impls.numpy.eager:attention")
     sizes = {"batch_sizes": 1, "head_counts": 8, "key_head_counts": 8, "lengths": 128, "head_widths": 64}
     one = with_attributes(plugged, sizes | {"value_widths": 64, "dtypes": ("float32",)})
@@ -232,7 +232,7 @@ def test_a_model_of_one_shape_without_a_mask_is_asked_a_hundred() -> None:
 
 
 def test_one_query_is_asked_what_needs_no_rows() -> None:
-    """Decoding over 256 keys, too; a case that puts rows against each other says that it needs some."""
+    """Decoding over 256 keys runs them too, except cases that compare rows, which say that they need some."""
     decoding = static(2, 8, 1, 256)
     unfit = {name for name, case in one_shape_cases().items() if fit(case, decoding).unfit}
     assert unfit == {"data-rows-apart", "data-own-key", "data-reversed-keys", "data-equal-rows"}

@@ -1,4 +1,4 @@
-"""One cause, one message: what is told in full, what has a line, and in which order."""
+"""One cause, one message: which failures are printed in full, which get a line, and in which order."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ WRONG = Result(
 
 
 def told(case: str, size: int, *lines: str, **changed: object) -> Told:
-    """A failure of a case of a size."""
+    """A failure of a case with a size."""
     return Told(replace(WRONG, case=case, **changed), lines, (size, case))  # type: ignore[arg-type]
 
 
 def test_failures_with_one_diagnosis_are_one_cause() -> None:
-    """The smallest of the clause that most of them break is told in full, the others have a line each."""
+    """The smallest failure of the clause broken most often is printed in full, each other one in a line."""
     (cause,) = causes(
         [
             told("long", 300, PEEKS, broken="SDPA-9"),
@@ -61,21 +61,21 @@ def test_failures_with_one_diagnosis_are_one_cause() -> None:
 
 
 def test_what_is_not_explained_comes_first() -> None:
-    """However few there are, and even beside another cause of the same implementation."""
+    """Unexplained failures come first, however few, and even next to a known cause of the same implementation."""
     found = causes([told("a", 1, PEEKS), told("b", 2, PEEKS), told("c", 3)])
     assert [cause.kind for cause in found] == [Kind.UNKNOWN, Kind.EXPLAINED]
     assert found[0].title == "1 failure, not explained"
 
 
 def test_two_causes_are_two_messages() -> None:
-    """What explains most comes before what explains less."""
+    """The cause that explains most comes first."""
     other = "Diagnosis: 1 of 4 failures equals “the default scale is missing” (as in a 1)"
     found = causes([told("a", 1, other), told("b", 2, PEEKS), told("c", 3, PEEKS)])
     assert [cause.sentence for cause in found] == [PEEKS[len("Diagnosis: ") :], other[len("Diagnosis: ") :]]
 
 
 def test_two_implementations_never_share_a_message() -> None:
-    """Nor do two devices: what is said names one of each."""
+    """Failures of two implementations or two devices are separate causes."""
     found = causes(
         [told("a", 1, PEEKS), told("b", 2, PEEKS, implementation="other"), told("c", 3, PEEKS, device="cuda")]
     )
@@ -83,7 +83,7 @@ def test_two_implementations_never_share_a_message() -> None:
 
 
 def test_an_observation_is_no_cause() -> None:
-    """That a failure is not repeated says nothing of the others."""
+    """The observation that a failure does not repeat says nothing about other failures."""
     alone = "Diagnosis: run again, alone, the result is another one: it differs from call to call (SDPA-29)"
     (cause,) = causes([told("a", 1, alone), told("b", 2)])
     assert cause.kind is Kind.UNKNOWN
@@ -91,7 +91,7 @@ def test_an_observation_is_no_cause() -> None:
 
 
 def test_of_many_unexplained_failures_a_few_are_told() -> None:
-    """200 of them: the smallest in full, a line for some, the number of the others."""
+    """Of 200 unexplained failures the smallest are printed in full, some get a line, and the rest are counted."""
     (cause,) = causes([told(f"case-{i:03}", i) for i in range(200)])
     assert [one.result.case for one in cause.in_full] == [f"case-{i:03}" for i in range(UNEXPLAINED)]
     head, *lines, last = cause.others()
@@ -101,14 +101,14 @@ def test_of_many_unexplained_failures_a_few_are_told() -> None:
 
 
 def test_dtypes_of_a_case_share_a_line() -> None:
-    """With the first one's numbers."""
+    """The dtypes of a case share one line, with the numbers of the first."""
     failures = [told("a", 1, PEEKS), *(told("b", 2, PEEKS, dtype=dtype) for dtype in ("float64", "float32"))]
     (cause,) = causes(failures)
     assert cause.others()[1].startswith("  b (float64, float32)  SDPA-1  ")
 
 
 def test_a_process_that_dies_everywhere_is_one_message() -> None:
-    """And so is an exception whose text differs by its numbers alone; two exceptions are two messages."""
+    """Equal crashes are one cause, and so are exceptions that differ only in numbers; two exceptions are two causes."""
     crash = "the process was killed by SIGABRT"
     crashes = [told(f"a{i}", i, failure=Failure.CRASHED, reason=crash) for i in range(5)]
     errors = [told(f"b{i}", i, failure=Failure.ERROR, reason=f"ValueError: {i} rows") for i in range(4)]
@@ -120,7 +120,7 @@ def test_a_process_that_dies_everywhere_is_one_message() -> None:
 
 
 def test_the_words_of_an_exception_outweigh_a_mistake_that_raises_too() -> None:
-    """One text in some cases with a known mistake and in others without is one cause, and the mistake is not it."""
+    """One exception text is one cause, and is not blamed on a mistake that explains only some of the cases."""
     refusal = "Diagnosis: 1 of 2 failures equals “an error for Sq ≠ Sk” (as in a 1)"
     same = {"failure": Failure.ERROR, "reason": "ValueError: not a multiple of 4"}
     (cause,) = causes([told("a", 1, refusal, **same), told("b", 2, **same)])
@@ -128,7 +128,7 @@ def test_the_words_of_an_exception_outweigh_a_mistake_that_raises_too() -> None:
 
 
 def test_a_looser_profile_is_a_cause_only_if_nothing_else_is_unexplained() -> None:
-    """Beside wrong values that keep no bound it is one of them."""
+    """A result that keeps a looser profile joins the unexplained failures if others keep no bound."""
     loose = told("a", 1, meets=("tf32",))
     (cause,) = causes([loose])
     assert cause.sentence == "profile wide is declared; the results keep the bound of tf32"
@@ -137,7 +137,7 @@ def test_a_looser_profile_is_a_cause_only_if_nothing_else_is_unexplained() -> No
 
 
 def test_the_end_says_cause_clause_and_script() -> None:
-    """The script is that of the case that is told in full; beside the clause of most the others are named."""
+    """The end prints the cause, the clause broken most often and the script of the failure printed in full."""
     script = "Script:   conformance-scripts/mine-float32-short.py"
     found = causes([told("short", 1, PEEKS, script, broken="SDPA-9"), told("b", 2, PEEKS, broken="SDPA-9")])
     assert ending(found) == [
@@ -148,13 +148,13 @@ def test_the_end_says_cause_clause_and_script() -> None:
 
 
 def test_without_a_script_the_end_names_the_case() -> None:
-    """A call that cannot be written as one, or one beyond those that are written."""
+    """Where no script was written, because there were too many or the call cannot be one, the case is named."""
     late = told("plain", 1, "Script:   run this case by itself (a run writes the 200 smallest)")
     assert ending(causes([late]))[-1] == "  Smallest: plain in float32: output 3 times the bound, 1 of 2 elements wrong"
 
 
 def test_of_many_causes_the_first_are_told() -> None:
-    """Each implementation has its share, and the end counts what it leaves out."""
+    """Only the first causes of each implementation are printed, and the end counts the rest."""
     texts = "abcdefghijklmnopqrstuvwxyz"
     many = [told(x, i, failure=Failure.ERROR, reason=f"ValueError: {x}") for i, x in enumerate(texts)]
     found = causes([*many, told("z", 1, implementation="other")])
@@ -165,7 +165,7 @@ def test_of_many_causes_the_first_are_told() -> None:
 
 
 def test_a_terminal_breaks_sentences_and_no_command() -> None:
-    """80 columns: words stay whole below their label; a path or command is one line, to be copied."""
+    """At 80 columns text wraps between words below its label; a path or command stays on one line, to be copied."""
     rerun = f"Rerun:    attention-conformance check {'x' * 90} --case plain"
     clause = "Worst:    " + "word " * 30
     lines = wrapped(f"{clause}\n{rerun}", 80).splitlines()
@@ -175,7 +175,7 @@ def test_a_terminal_breaks_sentences_and_no_command() -> None:
 
 
 def test_a_line_is_cut_at_the_width_of_a_terminal() -> None:
-    """So that each failure keeps its line."""
+    """A line is cut at the width of the terminal, so that each failure keeps one line."""
     cause = Cause(Kind.UNKNOWN, "", tuple(told(f"case-{i}", i, reason="long " * 40) for i in range(9)))
     assert max(map(len, cause.others(80))) == 80
     assert len(cause.others(80)) == len(cause.others())

@@ -1,4 +1,4 @@
-"""Spec and cases hold together: every clause has a case, every case names clauses, and none is empty by accident."""
+"""Spec and cases agree: every clause has a case, every case names clauses, and no comparison is empty by accident."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ BINDING = [c for c in clauses().values() if c.level is not Level.FREE and c.id n
 
 @pytest.mark.parametrize("clause", BINDING, ids=lambda c: c.id)
 def test_every_clause_has_a_case_that_breaks_with_it(clause) -> None:  # type: ignore[no-untyped-def]
-    """Every clause that binds is the first clause, the one that is blamed, of at least one case."""
+    """Every binding clause is the first clause, the one that is blamed, of at least one case."""
     assert any(case.clauses[0] == clause.id for case in CASES)
 
 
 def test_every_case_names_known_clauses() -> None:
-    """A case names at least one clause, and only clauses that the spec has and that bind."""
+    """A case names at least one clause, and only clauses of the spec that bind."""
     binding = {clause.id for clause in clauses().values() if clause.level is not Level.FREE}
     assert [case.name for case in CASES if not case.clauses or not binding.issuperset(case.clauses)] == []
 
 
 def test_every_case_says_why_it_is_there() -> None:
-    """A case's sentence is the manual: it is more than a word, and ends with a full stop."""
+    """A case's sentence, which is its manual entry, is longer than a word and ends with a full stop."""
     assert [case.name for case in CASES if not case.why.endswith(".") or len(case.why) <= 5] == []
 
 
 def is_zero(case: AnyCase) -> bool:
-    """Whether nothing but zeros is expected."""
+    """Whether only zeros are expected."""
     expected = case.expected(case.dtypes[0])
-    compared = ["output"] if hasattr(expected, "output") else case.results()  # of gradients one may be zero
+    compared = ["output"] if hasattr(expected, "output") else case.results()  # a single gradient may be zero
     return not any(np.any(getattr(expected, name)) for name in compared)
 
 
 @pytest.mark.slow(1)
 def test_zeros_are_expected_only_where_the_case_says_so() -> None:
-    """A comparison with nothing but zeros can pass by accident, so the case has to say that it means it."""
+    """A case that expects only zeros must say so, as such a comparison can pass by accident."""
     assert [case.name for case in VALID if case.zeros != is_zero(case)] == []
 
 
@@ -56,7 +56,7 @@ def test_invalid_cases_break_exactly_their_clause(case: AnyCase) -> None:
 
 
 def test_other_cases_are_accepted() -> None:
-    """By the reference, with results of as many axes as they have names."""
+    """The reference accepts every other case, with results of as many axes as they have names."""
     for case in VALID:
         expected = case.expected(case.dtypes[0])
         axes = {name: getattr(expected, name).ndim for name in case.results()}
@@ -77,7 +77,7 @@ def test_there_are_at_least_250_cases() -> None:
 
 
 def test_inputs_do_not_depend_on_order() -> None:
-    """A case's data comes from its own seed: regenerated after others, it is the same."""
+    """A case's data depends only on its seed: regenerated after others, it is the same."""
     case = all_cases()["mask"]
     before = {name: array.tobytes() for name, array in case.make_inputs("float32").arrays.items()}
     for other in CASES[:20]:
@@ -86,24 +86,24 @@ def test_inputs_do_not_depend_on_order() -> None:
 
 
 def test_inputs_are_exact_in_their_dtype() -> None:
-    """The reference sees the very numbers that the implementation is given."""
+    """The reference computes with exactly the numbers that the implementation is given."""
     case = all_cases()["plain"]
     np.testing.assert_array_equal(case.expected("bfloat16").q, case.inputs("bfloat16").q.astype(np.float64))
 
 
 def test_a_clause_that_stands_twice_is_refused() -> None:
-    """Clause ids are unique."""
+    """A clause id that occurs twice is refused."""
     with pytest.raises(ValueError, match="stands twice"):
         parse("### SDPA-1 · A · MUST\nx\n### SDPA-1 · B · MUST\ny\n")
 
 
 def test_a_clause_is_quoted_without_its_reason() -> None:
-    """The sentence of a clause leaves out the reason in italics."""
+    """The quoted sentence of a clause leaves out the reason in italics."""
     text = "### SDPA-1 · A · MUST\nIt is\nso.\n*Why: because.*\n### SDPA-2 · B · SHOULD\nNo.\n"
     assert parse(text)["SDPA-1"].sentence == "It is so."
     assert parse(text)["SDPA-2"].level is Level.SHOULD
 
 
 def test_failures_have_names_a_user_can_read() -> None:
-    """Every way to fail is a word or two."""
+    """Every kind of failure is named in a word or two."""
     assert all(len(failure.value.split()) <= 2 for failure in Failure)

@@ -1,4 +1,4 @@
-"""Closeness: right results pass, wrong ones are refused with clause, place and diagnosis, and slips are told apart."""
+"""Closeness: right results pass, wrong ones are refused with clause, place and diagnosis; misuse is distinguished."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ RNG = np.random.default_rng(7)
 
 
 def drawn(*shape: int, dtype: Any = np.float32) -> np.ndarray:
-    """Normal numbers."""
+    """Normally distributed numbers."""
     return RNG.standard_normal(shape).astype(dtype)
 
 
 def problem(sq: int = 5, sk: int = 7, dtype: Any = np.float32, heads: int = 2) -> tuple[np.ndarray, ...]:
-    """q, k, v."""
+    """Random q, k, v."""
     return drawn(2, heads, sq, 8, dtype=dtype), drawn(2, 2, sk, 8, dtype=dtype), drawn(2, 2, sk, 8, dtype=dtype)
 
 
@@ -60,7 +60,7 @@ def right(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> np.nda
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
 def test_the_reference_rounded_once_is_close(dtype: Any) -> None:
-    """In every dtype, with a share of the bound below 1."""
+    """The reference's output, rounded once, has a share of the bound below 1 in every dtype."""
     q, k, v = problem(dtype=dtype)
     found = assert_close(right(q, k, v, is_causal=True), q, k, v, is_causal=True)
     assert 0 <= found.share <= 1
@@ -68,7 +68,7 @@ def test_the_reference_rounded_once_is_close(dtype: Any) -> None:
 
 
 def test_a_profile_decides() -> None:
-    """An error that storage allows in bfloat16 is outside wide, and the text says which profile is kept."""
+    """An error that storage allows in bfloat16 fails under wide, and the text says which profile is kept."""
     q, k, v = problem(dtype=ml_dtypes.bfloat16)
     output = right(q, k, v).astype(np.float32)
     output = (output * (1 + 2.0**-7)).astype(ml_dtypes.bfloat16)
@@ -79,7 +79,7 @@ def test_a_profile_decides() -> None:
 
 
 def test_a_wrong_alignment_is_named() -> None:
-    """Clause, worst element, and the mistake that gives this result."""
+    """The text of a failure has the clause, the worst element, and the mistake that gives this result."""
     q, k, v = problem()
     output = right(q, k, v, is_causal=True, causal_offset=2)
     with pytest.raises(NotClose) as caught:
@@ -92,7 +92,7 @@ def test_a_wrong_alignment_is_named() -> None:
 
 
 def test_the_wrong_places_are_those_of_the_caller() -> None:
-    """In (B, S, H, D) the axes are the caller's."""
+    """For arrays (B, S, H, D) and for arrays without batch and heads, wrong places are given in the caller's axes."""
     q, k, v = problem()
     output = right(q, k, v)
     output[1, 0, 3] += 1
@@ -105,7 +105,7 @@ def test_the_wrong_places_are_those_of_the_caller() -> None:
 
 @pytest.mark.parametrize("dropped", [1, 2])
 def test_missing_axes_are_taken_for_one(dropped: int) -> None:
-    """(H, S, D) and (S, D)."""
+    """Arrays (H, S, D) and (S, D) are taken as having one batch, or one batch and head."""
     q, k, v = problem()
     output = right(q, k, v)
     arrays = [a[(0,) * dropped] for a in (output, q, k, v)]
@@ -125,7 +125,7 @@ def test_missing_axes_are_taken_for_one(dropped: int) -> None:
     ],
 )
 def test_another_form_is_refused(change: Any, failure: str, clause: str) -> None:
-    """Shape, dtype and NaN, each with its clause, and a share of inf but for zeros."""
+    """A wrong shape, dtype or value is refused by its own clause, with a share above 1."""
     q, k, v = problem()
     output = change(right(q, k, v))
     with pytest.raises(NotClose) as caught:
@@ -135,7 +135,7 @@ def test_another_form_is_refused(change: Any, failure: str, clause: str) -> None
 
 
 def test_further_results_are_checked() -> None:
-    """Weights and lse, each refused by its own clause; a base-2 lse among them."""
+    """Wrong weights and lse, such as a base-2 lse, are each refused by their own clause."""
     q, k, v = problem()
     found = reference.sdpa(q, k, v)
     output, weights, lse = (a.astype(np.float32) for a in (found.output, found.weights, found.lse))
@@ -147,7 +147,7 @@ def test_further_results_are_checked() -> None:
 
 
 def test_a_past_is_joined() -> None:
-    """With present keys, one of which is wrong."""
+    """A past and present keys are taken into account, and a wrong present key is refused."""
     q, k, v = problem(sq=2, sk=7)
     past: dict[str, Any] = {"past_key": k[:, :, :5], "past_value": v[:, :, :5]}
     new = k[:, :, 5:], v[:, :, 5:]
@@ -158,7 +158,7 @@ def test_a_past_is_joined() -> None:
 
 
 def test_gradients_are_checked() -> None:
-    """All of them pass; each, doubled, is refused by its clause."""
+    """Right gradients pass; each of them, doubled, is refused by its clause."""
     q, k, v = problem(heads=4)
     g, bias = drawn(2, 4, 5, 8), drawn(1, 4, 5, 7)
     found = gradient_reference.sdpa_grad(q, k, v, g, bias=bias)
@@ -172,7 +172,7 @@ def test_gradients_are_checked() -> None:
 
 
 def test_gradients_of_many_heads_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first and the last head are among them; what is wrong there is seen, and the text says what was looked at."""
+    """The sample has the first and the last head; an error there is found, and the text says what was checked."""
     monkeypatch.setattr("attention_conformance.conformance.calls.question.GRADIENT_SCORES", 2 * 2 * 5 * 7 * 2)
     q, k, v = drawn(2, 8, 5, 8), drawn(2, 4, 7, 8), drawn(2, 4, 7, 8)
     g = drawn(2, 8, 5, 8)
@@ -187,7 +187,7 @@ def test_gradients_of_many_heads_are_sampled(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_long_inputs_are_sampled() -> None:
-    """Rows are given; first, last and odd ones are among them, and a wrong row is named by its own index."""
+    """The sample has the first and the last row and odd-looking ones; a wrong row is named by its own index."""
     q, k, v = drawn(1, 1, 300, 8), drawn(1, 1, 300, 8), drawn(1, 1, 300, 8)
     output = right(q, k, v, is_causal=True)
     found = assert_close(output, q, k, v, is_causal=True, rows=12, seed=3)
@@ -205,7 +205,7 @@ def test_long_inputs_are_sampled() -> None:
 
 
 def test_rows_in_parts_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few heads and rows at a time give the same shares, with every option that is of batches or heads."""
+    """A computation by a few heads and rows at a time gives the same shares, with every option of batches or heads."""
     q, k, v = problem(heads=4)
     options: dict[str, Any] = {
         "mask": RNG.random((2, 4, 5, 7)) < 0.8, "bias": drawn(4, 1, 7), "kv_lengths": np.array([7, 3]),
@@ -223,7 +223,7 @@ def test_rows_in_parts_are_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_a_masked_nan_does_is_left_open() -> None:
-    """SDPA-22 is a SHOULD: NaN where the cache behind the lengths holds NaN passes, and NaN elsewhere does not."""
+    """(SDPA-22, a SHOULD) NaN passes where the cache after the lengths holds NaN, and nowhere else."""
     q, k, v = problem()
     options: dict[str, Any] = {"kv_lengths": np.array([7, 3])}
     v[1, 0, 5, 2] = np.nan
@@ -273,7 +273,7 @@ def tables(rows: int, pairs: int = 4) -> dict[str, np.ndarray]:
     ],
 )
 def test_slips_are_no_failures(change: dict[str, Any], error: type[Exception], text: str) -> None:
-    """What does not fit is a TypeError or a ValueError with one sentence."""
+    """Arguments that do not fit raise a TypeError or a ValueError with one sentence."""
     q, k, v = problem()
     arguments = {"q": q, "k": k, "v": v, **change}
     with pytest.raises(error, match=text):
@@ -287,7 +287,7 @@ def layer() -> dict[str, Any]:
 
 
 def test_a_layer_is_checked() -> None:
-    """The output passes; with a scale of the model width it is refused, and named."""
+    """A right output passes; a scale of the model width is refused and named."""
     arrays = layer()
     output = layer_reference.mha(**arrays, heads=2).output.astype(np.float32)
     assert assert_layer_close(output, **arrays, heads=2).share <= 1
@@ -300,7 +300,7 @@ def test_a_layer_is_checked() -> None:
 
 
 def test_a_diagnosis_within_a_handler_is_the_same() -> None:
-    """Faults raise while it is made: an error whose text is asked for where it is handled is not their context."""
+    """A text requested inside an except block is the same, although faults raise while the diagnosis is made."""
     arrays = layer()
     wrong = layer_reference.mha(**arrays, heads=2, scale=8**-0.5).output.astype(np.float32)
     try:
@@ -313,7 +313,7 @@ def test_a_diagnosis_within_a_handler_is_the_same() -> None:
 
 
 def test_a_sublayer_is_checked() -> None:
-    """Post-norm passes as such, and is refused as pre-norm."""
+    """A post-norm output passes, and is refused as pre-norm."""
     arrays = layer() | {"gamma": drawn(8), "beta": drawn(8)}
     output = layer_reference.sublayer(**arrays, heads=2, epsilon=1e-5).output.astype(np.float32)
     assert assert_layer_close(output, **arrays, heads=2, epsilon=1e-5).share <= 1
@@ -323,7 +323,7 @@ def test_a_sublayer_is_checked() -> None:
 
 @pytest.mark.parametrize("name", ["mha-grad-plain"])
 def test_gradients_of_a_layer_are_checked(name: str) -> None:
-    """Those of a case of the suite; one of a weight, transposed, is refused."""
+    """Gradients of a case of the suite pass; the gradient of one weight, transposed, is refused."""
     case = every_case()[name]
     inputs = case.inputs("float32")
     found = case.expected("float32").gradients
@@ -339,7 +339,7 @@ def test_gradients_of_a_layer_are_checked(name: str) -> None:
 
 
 def test_arrays_of_torch_and_the_gradients_that_hang_on_them() -> None:
-    """bfloat16 with ``requires_grad``, by torch's own attention; a slightly larger scale is refused."""
+    """Results of torch's own attention in bfloat16 with ``requires_grad`` pass; a slightly larger scale is refused."""
     torch = pytest.importorskip("torch")
     q, k, v = (torch.randn(2, 4, 9, 16, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
     attention = torch.nn.functional.scaled_dot_product_attention
@@ -350,7 +350,7 @@ def test_arrays_of_torch_and_the_gradients_that_hang_on_them() -> None:
 
 @pytest.mark.slow(2)
 def test_arrays_of_jax() -> None:
-    """In its own layout."""
+    """Arrays of JAX pass in JAX's own layout."""
     jax = pytest.importorskip("jax")
     q, k, v = (jax.random.normal(jax.random.key(i), (2, 9, 4, 16)) for i in range(3))
     output = jax.nn.dot_product_attention(q, k, v, is_causal=True)
@@ -360,18 +360,18 @@ def test_arrays_of_jax() -> None:
 
 
 def shown(**protocols: Any) -> Any:
-    """An object that has these protocols, and nothing else."""
+    """An object that has these protocols and nothing else."""
     return type("Exported", (), protocols)()
 
 
 def capsule(array: Any, dlpack: Callable[..., Any]) -> Any:
-    """An array by DLPack alone."""
+    """An array readable only by DLPack."""
     return shown(__dlpack__=dlpack, __dlpack_device__=lambda self: array.__dlpack_device__())
 
 
 @pytest.mark.parametrize("protocol", ["array", "interface", "dlpack", "old dlpack", "read-only", "strided"])
 def test_arrays_of_any_protocol(protocol: str) -> None:
-    """Each is read, and judged as the NumPy array that it is of."""
+    """Arrays of each protocol are read, and judged like the NumPy array that they hold."""
     q, k, v = problem()
     output = right(q, k, v)
     readers: dict[str, Callable[[np.ndarray], Any]] = {
@@ -390,7 +390,7 @@ def test_arrays_of_any_protocol(protocol: str) -> None:
 
 
 def test_an_array_that_numpy_cannot_read_is_a_slip() -> None:
-    """bfloat16 by DLPack alone, which NumPy has no dtype for."""
+    """bfloat16 readable only by DLPack, for which NumPy has no dtype, raises a TypeError."""
     torch = pytest.importorskip("torch")
     tensor = torch.ones(1, 1, 2, 4, dtype=torch.bfloat16)
     alone = capsule(tensor, lambda self, **options: tensor.__dlpack__(**options))
@@ -400,7 +400,7 @@ def test_an_array_that_numpy_cannot_read_is_a_slip() -> None:
 
 @pytest.mark.slow(3)
 def test_a_long_input_takes_a_second_or_two_of_one_core() -> None:
-    """2 × 16 × 1024 × 1024 scores, whatever threads NumPy has; a wrong row that is looked at is found."""
+    """2 × 16 × 1024 × 1024 scores take under 4 s of processor time; a wrong row in the sample is found."""
     q, k, v = (drawn(2, 16, 1024, 64) for _ in range(3))
     scores = q @ k.swapaxes(2, 3) / np.float32(8)
     powers = np.exp(scores - scores.max(3, keepdims=True))
@@ -415,7 +415,7 @@ def test_a_long_input_takes_a_second_or_two_of_one_core() -> None:
 
 
 def test_threads_are_as_they_were() -> None:
-    """Also after a failure."""
+    """The number of threads is restored, after a failure too."""
     before = [each["num_threads"] for each in threadpool_info()]
     q, k, v = problem()
     with pytest.raises(NotClose):
@@ -441,7 +441,7 @@ def test_no_framework_is_imported() -> None:
     ],
 )
 def test_cases_of_the_suite_are_close(name: str) -> None:
-    """Their own reference passes, and with an offset of one part in a hundred does not."""
+    """The reference of a case passes, and fails with 0.01 added."""
     case = all_cases()[name]
     inputs = case.inputs("float32")
     options = {n: x for n, x in inputs.keywords.items() if not n.startswith("return_")}
@@ -452,7 +452,7 @@ def test_cases_of_the_suite_are_close(name: str) -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_page_shows_what_happens(number: int) -> None:
-    """The examples of ASSERT_CLOSE.md fail with the lines that stand below them."""
+    """The examples of ASSERT_CLOSE.md fail with the lines printed below them."""
     page = (Path(__file__).parents[1] / "ASSERT_CLOSE.md").read_text(encoding="utf-8")
     program, shown = (re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL)[number] for kind in ("python", "text"))
     found: dict[str, Any] = {}
@@ -464,7 +464,7 @@ def test_the_page_shows_what_happens(number: int) -> None:
 
 
 def test_one_example_of_each_passes() -> None:
-    """The third program of ASSERT_CLOSE.md has every function that the others have not."""
+    """The third program of ASSERT_CLOSE.md passes; it has an example of each function that the others lack."""
     pytest.importorskip("torch")
     page = (Path(__file__).parents[1] / "ASSERT_CLOSE.md").read_text(encoding="utf-8")
     found: dict[str, Any] = {}
@@ -483,7 +483,7 @@ PUBLIC = (
 
 @pytest.mark.parametrize("function", PUBLIC, ids=lambda each: each.__name__)
 def test_every_option_has_a_name_a_type_and_a_line_of_documentation(function: Callable[..., Any]) -> None:
-    """So that help(), editors and type checkers have them."""
+    """Every option has a type and an entry in the docstring, for help(), editors and type checkers."""
     listed = re.findall(r"(?m)^    ([a-z_]\w*(?:, \w+)*)$", str(function.__doc__))
     documented = {name for names in listed for name in names.split(", ")}
     for name, parameter in inspect.signature(function).parameters.items():
@@ -503,7 +503,7 @@ def test_every_option_has_a_name_a_type_and_a_line_of_documentation(function: Ca
     ],
 )
 def test_a_misspelt_option_is_refused(function: Callable[..., Any], given: str, sentence: str) -> None:
-    """With the name that is meant."""
+    """A misspelt option is refused with the nearest name."""
     array = drawn(1, 1, 2, 4)
     with pytest.raises(TypeError, match=sentence):
         function(array, array, array, array, **{given: True})
@@ -513,7 +513,7 @@ def test_a_misspelt_option_is_refused(function: Callable[..., Any], given: str, 
 
 
 def packed(name: str, dtype: str = "float32") -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Arguments and options of a case of the suite, and its results, rounded once."""
+    """Arguments, options and results, rounded once, of a case of the suite."""
     case = every_case()[name]
     inputs = case.inputs(dtype)
     options = {n: x for n, x in inputs.keywords.items() if not n.startswith(("return_", "max_"))}
@@ -533,7 +533,7 @@ ASSERTS: dict[str, Callable[..., Closeness]] = {
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["varlen-self", "paged-mixed", "merge-two", "latent-plain"])
 def test_other_operators_are_close(name: str, dtype: str) -> None:
-    """Output and lse of the reference, rounded once."""
+    """Output and lse of the reference, rounded once, pass for the other operators."""
     arrays, options, results = packed(name, dtype)
     found = ASSERTS[name.split("-")[0]](**results, **arrays, **options)
     assert set(found.shares) == {"output", "lse"}
@@ -555,7 +555,7 @@ PACKS = (
 @pytest.mark.slow(26)
 @pytest.mark.parametrize("name", PACKS)
 def test_cases_of_other_operators_are_close(name: str) -> None:
-    """And each result, off by one part in a hundred of its size or moved by one row, is refused."""
+    """Right results pass; each result, off by one part in a hundred or moved by one row, is refused."""
     arrays, options, results = packed(name)
     close = ASSERTS[name.split("-")[0]]
     assert close(**results, **arrays, **options).share <= 1
@@ -580,7 +580,7 @@ def test_cases_of_other_operators_are_close(name: str) -> None:
     ],
 )
 def test_a_mistake_of_other_operators_is_named(name: str, title: str) -> None:
-    """With the clause that it breaks; of a merge if the lse came, too."""
+    """The diagnosis names the mistake and the clause that it breaks."""
     fault = next(each for each in FAULTS.values() if each.title == title)
     arrays, options, _ = packed(name)
     extra = getattr(every_case()[name].shape, "options", {})
@@ -593,7 +593,7 @@ def test_a_mistake_of_other_operators_is_named(name: str, title: str) -> None:
 
 
 def pack(*lengths: tuple[int, int], heads: int = 2) -> dict[str, Any]:
-    """Queries and keys of sequences of these lengths."""
+    """Queries, keys and values of sequences of these lengths."""
     queries, keys = (np.cumsum([0, *each]).astype(np.int32) for each in zip(*lengths, strict=True))
     q = drawn(int(queries[-1]), heads, 8)
     k, v = (drawn(int(keys[-1]), heads, 8) for _ in range(2))
@@ -601,7 +601,7 @@ def pack(*lengths: tuple[int, int], heads: int = 2) -> dict[str, Any]:
 
 
 def test_a_long_pack_is_sampled() -> None:
-    """Rows at boundaries among them; a wrong row has its index in the pack, and the text says what was looked at."""
+    """The sample has rows at boundaries; a wrong row has its index in the pack, and the text says what was checked."""
     arrays = pack((60, 60), (1, 90), (0, 7), (140, 140))
     output = varlen(**arrays, is_causal=True).output.astype(np.float32)
     found = assert_varlen_close(output, **arrays, is_causal=True, rows=16, seed=5)
@@ -617,7 +617,7 @@ def test_a_long_pack_is_sampled() -> None:
 
 
 def test_a_sampled_pack_is_judged_as_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The share of the bound is that where all rows are checked; by default 2²⁰ scores are, and 8 rows at least."""
+    """A sample of all rows has the share of the whole; by default a sample has 2²⁰ scores and at least 8 rows."""
     arrays, options, results = packed("varlen-tiles-causal")
     whole = assert_varlen_close(**results, **arrays, **options)
     every = assert_varlen_close(**results, **arrays, **options, rows=178)
@@ -627,7 +627,7 @@ def test_a_sampled_pack_is_judged_as_the_whole(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_short_sequence_has_its_own_bound() -> None:
-    """An error that a long neighbour with large numbers would excuse."""
+    """An error that the bound of a neighbour with large numbers would excuse is refused."""
     arrays = pack((4, 4), (4, 4))
     arrays["v"][:4] *= 1000
     output = varlen(**arrays).output.astype(np.float32)
@@ -638,7 +638,7 @@ def test_a_short_sequence_has_its_own_bound() -> None:
 
 
 def test_a_scale_that_is_left_out_is_refused() -> None:
-    """Of a quantised cache; its keys are those of the numbers times the scale, within the bound of that."""
+    """A quantised cache passes with its scale, by the bound of the scaled numbers, and is refused without it."""
     arrays, options, results = packed("paged-quantised-accuracy")
     assert assert_paged_close(results["output"], **arrays, **options).share <= 1
     with pytest.raises(NotClose) as caught:
@@ -647,7 +647,7 @@ def test_a_scale_that_is_left_out_is_refused() -> None:
 
 
 def test_rows_behind_the_last_sequence_are_not_looked_at() -> None:
-    """VARLEN-12 leaves them open."""
+    """(VARLEN-12) Rows after the last sequence are not checked."""
     arrays = pack((3, 3), (2, 2))
     output = varlen(**arrays).output.astype(np.float32)
     longer = {**arrays, "q": np.concatenate([arrays["q"], drawn(2, 2, 8)])}
@@ -659,7 +659,7 @@ def test_rows_behind_the_last_sequence_are_not_looked_at() -> None:
 
 
 def test_nan_of_another_sequence_is_left_open() -> None:
-    """VARLEN-13 and PAGED-5 are SHOULDs: NaN where another's keys hold NaN passes, a wrong number does not."""
+    """(VARLEN-13, PAGED-5, SHOULDs) NaN passes where another sequence's keys hold NaN; a wrong number does not."""
     arrays = pack((3, 3), (2, 2))
     arrays["v"][4] = np.nan
     output = varlen(**arrays).output.astype(np.float32)
@@ -677,7 +677,7 @@ def test_nan_of_another_sequence_is_left_open() -> None:
 
 
 def test_a_merge_takes_lists_and_layouts() -> None:
-    """Outputs (S, H, Dv) of two parts as vLLM has them, without batch, and log-sum-exps (H, S)."""
+    """Outputs (S, H, Dv) of two parts as in vLLM, without batch, and log-sum-exps (H, S) are accepted."""
     arrays, _, results = packed("merge-two")
     parts = [each[0].swapaxes(0, 1) for each in arrays["outputs"]]
     lses = [each[0] for each in arrays["lses"]]
@@ -691,7 +691,7 @@ def test_a_merge_takes_lists_and_layouts() -> None:
 
 @pytest.mark.parametrize("form", ["expanded", "absorbed"])
 def test_either_form_of_latents_is_close(form: str) -> None:
-    """At the widths in use, in bfloat16, with every product stored; a scale of the cache's width is not."""
+    """Both forms pass at real widths, in bfloat16, with every product stored; a scale of the cache's width fails."""
     x = every_case()["latent-deepseek"].inputs("bfloat16")
     q, rope, c, k_rope, w_uk, w_uv = (array.astype(np.float32) for array in x.arrays.values())
 
@@ -715,7 +715,7 @@ def test_either_form_of_latents_is_close(form: str) -> None:
 
 
 def test_latents_take_layouts_and_no_batch() -> None:
-    """Queries (S, H, D) without batch, as engines have them; a wrong element has its index there."""
+    """Queries (S, H, D) without batch, as in engines, are accepted; a wrong element is named in the caller's axes."""
     arrays, _, results = packed("latent-plain")
     mine = {n: a[0] if n not in ("w_uk", "w_uv") else a for n, a in arrays.items()}
     mine |= {n: mine[n].swapaxes(0, 1) for n in ("q", "q_rope")}
@@ -728,7 +728,7 @@ def test_latents_take_layouts_and_no_batch() -> None:
 
 
 def test_long_latents_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some rows of every head, whose shares are those of the whole; a wrong one has its index in the whole."""
+    """Some rows of every head are sampled, with the shares of the whole; a wrong row has its index in the whole."""
     x = replace(every_case()["latent-plain"], name="long", shape=LatentShape(b=1, sq=60, sk=60), dtypes=("float32",))
     arrays = x.inputs("float32").arrays
     output = latent(*arrays.values(), is_causal=True).output.astype(np.float32)
@@ -748,7 +748,7 @@ def test_long_latents_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_that_nobody_wrote_is_left_open() -> None:
-    """MERGE-7 is a SHOULD: NaN beside −inf may reach the output, and no number else may."""
+    """(MERGE-7, a SHOULD) NaN in uninitialised memory next to −inf may reach its output element, and no other."""
     arrays, _, _ = packed("merge-two")
     lses, outputs = arrays["lses"].copy(), arrays["outputs"].copy()
     lses[0, 0, 0, 0], outputs[0, 0, 0, 0] = -np.inf, np.nan
@@ -803,14 +803,14 @@ def test_memory_that_nobody_wrote_is_left_open() -> None:
     ],
 )
 def test_slips_of_other_operators(name: str, change: dict[str, Any], error: type[Exception], text: str) -> None:
-    """One sentence each."""
+    """Arguments of other operators that do not fit raise one sentence each."""
     arrays, options, results = packed(name)
     with pytest.raises(error, match=text):
         ASSERTS[name.split("-")[0]](results["output"], **{**arrays, **options, **change})
 
 
 def test_packs_of_torch() -> None:
-    """Tensors, boundaries among them."""
+    """Tensors of torch are accepted, also as boundaries."""
     torch = pytest.importorskip("torch")
     arrays, _, results = packed("varlen-causal")
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -820,7 +820,7 @@ def test_packs_of_torch() -> None:
 
 
 def test_nothing_is_not_close() -> None:
-    """A function that writes in place, or forgets to return, returns None."""
+    """None, returned by a function that writes in place or forgets to return, raises a TypeError."""
     q, k, v = problem()
     with pytest.raises(TypeError, match="nothing to compare"):
         assert_close(None, q, k, v)
@@ -843,7 +843,7 @@ def test_nothing_is_not_close() -> None:
     ],
 )
 def test_a_pair_that_is_none_is_refused_in_words(options: dict[str, Any], error: str) -> None:
-    """And not by whatever unpacks it."""
+    """A pair that is not one is refused in words, not by the code that unpacks it."""
     q, k, v = problem()
     with pytest.raises((TypeError, ValueError), match=error):
         assert_close(v, q, k, v, **options)

@@ -27,7 +27,7 @@ def test_clauses_are_listed_with_their_sentence(capsys: pytest.CaptureFixture[st
 
 
 def test_an_unknown_command_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    """A misspelt command exits with 2 and the commands that there are."""
+    """A misspelt command exits with 2 and lists the existing commands."""
     with pytest.raises(SystemExit) as caught:
         main(["casse"])
     assert caught.value.code == 2

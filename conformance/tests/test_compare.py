@@ -29,7 +29,7 @@ def test_outside_the_bound_fails() -> None:
 
 
 def test_equal_passes_with_a_bound_of_zero() -> None:
-    """Where nothing may be lost, equality passes and anything else fails."""
+    """With a bound of zero, equality passes and anything else fails."""
     assert one(0.0, 0.0, 0.0) == 0.0
     assert one(1e-30, 0.0, 0.0) == np.inf
 
@@ -39,7 +39,7 @@ def test_equal_passes_with_a_bound_of_zero() -> None:
     [(np.nan, 1.0), (np.inf, 1.0), (1.0, np.nan), (1.0, np.inf), (-np.inf, np.inf), (np.nan, np.inf), (np.inf, np.nan)],
 )
 def test_another_class_fails(got: float, expected: float) -> None:
-    """NaN, +inf, −inf and finite numbers are never taken for each other, however large the bound."""
+    """NaN, +inf, −inf and finite numbers never pass for each other, however large the bound."""
     assert one(got, expected, 1e38) == np.inf
 
 
@@ -69,5 +69,5 @@ def test_the_worst_element_and_its_place_are_named() -> None:
 
 
 def test_an_empty_result_passes() -> None:
-    """A result without elements has nothing wrong."""
+    """A result without elements passes."""
     assert compare("output", np.zeros((0, 3)), np.zeros((0, 3)), np.zeros((0, 3)), "float32").ok

@@ -1,4 +1,4 @@
-"""(PAGED-13) Caches without a table: functions that take rows, by number or in order, and two that misread."""
+"""(PAGED-13) Caches without a table: functions that take rows, by number or in order, and two that misread them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attention_conformance.impls.packed import packed_form
 
 Array = np.ndarray
 
-#: What a cache without a table may be asked: chunks, decoding, empty sequences, shared pages, masks and options.
+#: Cases that apply to a cache without a table: chunks, decoding, empty sequences, shared pages, masks and options.
 CASES = [
     every_case()[f"paged-{name}"]
     for name in ("mixed", "decode", "shared", "chunk", "window", "padding", "padding-beyond", "empty", "sinks", "lse")
@@ -24,7 +24,7 @@ CASES = [
 
 
 def attended(q: Array, keys: Any, values: Any, cu_seqlens_q: Array, lengths: Array, **options: Any) -> Any:
-    """Attention over the rows of a cache: the first keys of each are its sequence's."""
+    """Attention over the rows of a cache, of which each sequence has the first keys of its row."""
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     k, v = (np.concatenate([a[:n] for a, n in zip(rows, lengths, strict=True)]) for rows in (keys, values))
     return varlen(q, k, v, cu_seqlens_q, ends, **options)
@@ -34,7 +34,7 @@ def by_index(
     q: Array, k_cache: Array, v_cache: Array, cu_seqlens_q: Array, cache_seqlens: Array, cache_batch_idx: Array,
     *, is_causal: bool = False, window: Any = None, sinks: Any = None, return_lse: bool = False,
 ) -> Any:  # fmt: skip
-    """Row ``cache_batch_idx[n]`` is that of sequence n."""
+    """Sequence n has row ``cache_batch_idx[n]``."""
     options = {"is_causal": is_causal, "window": window, "sinks": sinks, "return_lse": return_lse}
     rows = k_cache[cache_batch_idx], v_cache[cache_batch_idx]
     return attended(q, *rows, cu_seqlens_q, cache_seqlens, **options)
@@ -44,7 +44,7 @@ def in_order(
     q: Array, k_cache: Array, v_cache: Array, cu_seqlens_q: Array, cache_seqlens: Array,
     *, is_causal: bool = False, window: Any = None, sinks: Any = None, return_lse: bool = False,
 ) -> Any:  # fmt: skip
-    """Row n is that of sequence n."""
+    """Sequence n has row n."""
     options = {"is_causal": is_causal, "window": window, "sinks": sinks, "return_lse": return_lse}
     return attended(q, k_cache, v_cache, cu_seqlens_q, cache_seqlens, **options)
 
@@ -53,7 +53,7 @@ def ignored(
     q: Array, k_cache: Array, v_cache: Array, cu_seqlens_q: Array, cache_seqlens: Array, cache_batch_idx: Array,
     **options: Any,
 ) -> Any:  # fmt: skip
-    """Row n, whatever ``cache_batch_idx`` says (flash-attention 772, beyond a stride of 2³⁰)."""
+    """Sequence n reads row n, whatever ``cache_batch_idx`` says (flash-attention 772, beyond a stride of 2³⁰)."""
     return in_order(q, k_cache, v_cache, cu_seqlens_q, cache_seqlens, **options)
 
 
@@ -61,7 +61,7 @@ def ignored_for_values(
     q: Array, k_cache: Array, v_cache: Array, cu_seqlens_q: Array, cache_seqlens: Array, cache_batch_idx: Array,
     **options: Any,
 ) -> Any:  # fmt: skip
-    """Keys of the right row, values of row n."""
+    """Sequence n reads keys from the right row and values from row n."""
     keys = k_cache[cache_batch_idx]
     return in_order(q, keys, v_cache, cu_seqlens_q, cache_seqlens, **options)
 
@@ -71,7 +71,7 @@ for _each in (by_index, in_order, ignored, ignored_for_values):
 
 
 def outcomes(function: Any) -> list[Outcome]:
-    """What the cases say of a function that is plugged in."""
+    """The outcomes of the cases for a plugged-in function."""
     form = packed_form(function)
     assert form.operator == "paged"  # type: ignore[attr-defined]
     found = [(case, reply(form, case, "float32", "paged")) for case in CASES]
@@ -80,18 +80,18 @@ def outcomes(function: Any) -> list[Outcome]:
 
 @pytest.mark.parametrize("function", [by_index, in_order], ids=["by-index", "in-order"])
 def test_rows_in_the_place_of_a_table_are_right(function: Any) -> None:
-    """Named by their number or in the order of the sequences."""
+    """Functions that find rows by number, or take them in the order of sequences, pass."""
     assert outcomes(function) == [Outcome.PASSED] * len(CASES)
 
 
 @pytest.mark.parametrize("function", [ignored, ignored_for_values], ids=["ignored", "ignored-for-values"])
 def test_rows_that_are_not_looked_up_are_caught(function: Any) -> None:
-    """By every case: rows never come in order to a function that has numbers of them."""
+    """Functions that ignore the row numbers fail every case, as they never get rows in order."""
     assert outcomes(function) == [Outcome.FAILED] * len(CASES)
 
 
 def test_scales_of_pages_have_no_place_in_a_row() -> None:
-    """Which is a refusal, and no failure of the function."""
+    """Scales of single pages are refused before the call, which is no failure of the function."""
     scale = np.ones((5, 4, 1, 1), np.float32)
 
     def quantised(
@@ -106,7 +106,7 @@ def test_scales_of_pages_have_no_place_in_a_row() -> None:
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 def test_rows_are_made_in_every_framework(framework: str) -> None:
-    """Of arrays of PyTorch and JAX the same rows as of NumPy's, −1 behind the last page included."""
+    """Arrays of PyTorch and JAX give the same rows as those of NumPy, also with −1 after the last page."""
     module = pytest.importorskip("jax.numpy" if framework == "jax" else framework)
     array = getattr(module, "as_tensor", None) or module.asarray
     x = every_case()["paged-padding"].inputs("float32")

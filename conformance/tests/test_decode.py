@@ -1,4 +1,4 @@
-"""Decoding in the reference, against numbers done by hand and against the whole sequence: DEC-1 to DEC-7."""
+"""Decoding in the reference, compared with numbers done by hand and with the whole sequence: DEC-1 to DEC-7."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_dec_2_a_window_follows_the_shifted_diagonal() -> None:
 
 
 def test_dec_2_an_offset_takes_the_place_of_the_past() -> None:
-    """With offset 0 the first new token sees the first key alone, and an offset of 0 is not none."""
+    """With offset 0 the first new token sees only the first key; an offset of 0 differs from none."""
     found = step(2, (3,), (5, 10), is_causal=True, causal_offset=0)
     assert found.output.ravel() == pytest.approx([3.0, 4.0], abs=1e-15)
 
 
 def test_dec_3_the_present_is_past_and_new() -> None:
-    """Values as they were given, with one head per key head."""
+    """Present values are unchanged, with one head per key head."""
     q, k, v = sequence()
     found = sdpa(q[:, :, 5:], k[:, :, 5:], v[:, :, 5:], past_key=k[:, :, :5], past_value=v[:, :, :5])
     assert found.present_key is not None
@@ -71,7 +71,7 @@ def test_dec_3_the_present_is_past_and_new() -> None:
 
 
 def test_dec_3_without_a_past_there_is_no_present() -> None:
-    """It is returned where it is asked for, by giving a past."""
+    """A present is returned only if a past is given."""
     assert sdpa(*sequence()).present_key is None
 
 
@@ -90,7 +90,7 @@ def test_dec_3_nothing_is_allowed_for_copying() -> None:
 @pytest.mark.parametrize("window", [None, (2, 0), (0, None)], ids=["no-window", "three-keys", "open"])
 @pytest.mark.parametrize("split", SPLITS, ids=lambda split: "-".join(map(str, split)))
 def test_dec_4_steps_are_the_whole(split: tuple[int, ...], window: tuple[int | None, int | None] | None) -> None:
-    """Steps that hand on their present give the rows of the whole sequence."""
+    """Steps that pass on their present give the rows of the whole sequence."""
     q, k, v = sequence()
     whole = sdpa(q, k, v, is_causal=True, window=window).output
     past: dict[str, Any] = {"past_key": k[:, :, :0], "past_value": v[:, :, :0]}
@@ -106,7 +106,7 @@ def test_dec_4_steps_are_the_whole(split: tuple[int, ...], window: tuple[int | N
 
 
 def test_dec_4_the_cases_are_steps_of_one_sequence() -> None:
-    """What the cases expect of the steps are the rows that they expect of the whole."""
+    """The expected results of the steps are the expected rows of the whole sequence."""
     cases = all_cases()
     whole = cases["decode-sequence"].expected("float32").output
     steps = [case for name, case in cases.items() if name.startswith("decode-sequence-") and name[-1].isdigit()]
@@ -119,7 +119,7 @@ def test_dec_4_the_cases_are_steps_of_one_sequence() -> None:
 
 
 def test_dec_5_a_cache_of_fixed_size_is_a_past_for_each_batch() -> None:
-    """Each sequence, cut to its own length and given with a past, has the same rows."""
+    """Each sequence, cut to its own length and given a past, has the same rows."""
     q, k, v = sequence()
     q, lengths = q[:, :, :2], np.array([7, 4])
     found = sdpa(q, k, v, is_causal=True, kv_lengths=lengths, causal_offset=lengths - 2).output
@@ -132,7 +132,7 @@ def test_dec_5_a_cache_of_fixed_size_is_a_past_for_each_batch() -> None:
 
 
 def test_dec_6_the_past_is_only_read() -> None:
-    """It may be read-only, and holds afterwards what it held before."""
+    """A past may be read-only, and is unchanged afterwards."""
     q, k, v = sequence()
     before = k.copy(), v.copy()
     for array in (k, v):
@@ -157,7 +157,7 @@ def test_dec_6_the_past_is_only_read() -> None:
     ids=["no-key", "no-value", "length", "batch", "heads", "width", "dtype", "rank"],
 )
 def test_dec_7_a_past_that_does_not_fit_is_refused(name: str, change: Any) -> None:
-    """Half of it, or another length, batch, number of heads, width, dtype or rank."""
+    """A past with only one array, or with another length, batch, number of heads, width, dtype or rank is refused."""
     q, k, v = sequence()
     past: dict[str, Any] = {"past_key": k[:, :, :5], "past_value": v[:, :, :5]}
     past[name] = change(past[name])

@@ -1,4 +1,4 @@
-"""Diagnosis of ALiBi, scales of heads and rotary embedding: mistakes on no list, and faults that look alike."""
+"""Diagnosis of ALiBi, scales of heads and rotary embedding: unlisted mistakes, and faults that look alike."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from attention_conformance.conformance.tests.test_diagnosis_choice import sorted
 
 
 class SlopesAdded(Attention):
-    """Far keys gain."""
+    """Slopes are added, so that far keys gain."""
 
     def slopes(self, x: Inputs) -> Array:
-        """With the other sign."""
+        """Slopes with the opposite sign."""
         return -super().slopes(x)
 
 
 class DistanceWithSign(Attention):
-    """i − j."""
+    """The distance is i − j with its sign."""
 
     def distance(self, x: Inputs) -> Array:
-        """Negative behind the row."""
+        """The distance, negative for keys after the row."""
         return self.diagonal(x) - self.keys(x)
 
 
 class ScaleAfterBias(Attention):
-    """The bias is scaled, too."""
+    """The scale of heads is applied after the bias."""
 
     def added(self, x: Inputs, s: Array) -> Array:
         """Scores with their bias, scaled."""
@@ -39,40 +39,40 @@ class ScaleAfterBias(Attention):
         return found if x.head_scale is None else found * x.head_scale.astype(x.work)[:, None, None]
 
     def head_scale(self, x: Inputs) -> Array:
-        """None where it belongs."""
+        """No scale of heads before the bias."""
         return np.ones(x.q.shape[1], x.work)
 
 
 class QueriesAloneTurned(Attention):
-    """Keys of a cache that were never turned."""
+    """Queries are rotated and the cached keys are not."""
 
     def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
-        """Two of them as they came."""
+        """The operands with keys and values unrotated."""
         q, _, _ = super().operands(x)
         return q, *super().operands(replace(x, rotary_cos=None, rotary_sin=None))[1:]
 
 
 class TurnedBackwards(Attention):
-    """The sine's sign."""
+    """The sine has the wrong sign."""
 
     def tables(self, x: Inputs) -> tuple[Array, Array]:
-        """Of the negative angles."""
+        """Tables of the negative angles."""
         cos, sin = super().tables(x)
         return cos, -sin
 
 
 class OtherAngles(Attention):
-    """Every angle a tenth more, which nothing on the list gives."""
+    """Every angle is a tenth larger, which nothing on the list gives."""
 
     def tables(self, x: Inputs) -> tuple[Array, Array]:
-        """Of another base."""
+        """Tables of the larger angles."""
         cos, sin = super().tables(x)
         angle = 1.1 * np.arctan2(sin, cos)
         return np.cos(angle), np.sin(angle)
 
 
 def asked(keyword: str) -> list[AnyCase]:
-    """The small valid cases of sdpa that give a keyword, and two that give none."""
+    """The small valid cases of sdpa that give a keyword, and two that give no option."""
     own = [c for c in every_case().values() if c.operator == "sdpa" and not c.invalid and c.size[0] < 2000]
     return [c for c in own if keyword in c.options or c.name in ("plain", "plain-square")]
 
@@ -89,7 +89,7 @@ def asked(keyword: str) -> list[AnyCase]:
     ],
 )
 def test_a_mistake_that_is_no_fault_is_named(make: type[Model], keyword: str, words: str) -> None:
-    """By a form, in every case that shows it."""
+    """A form names the mistake in every case that shows it."""
     failed, passed = sorted_out(make, asked(keyword))
     (best,) = diagnose(failed, passed, pairs=False)
     assert words in best.title
@@ -98,7 +98,7 @@ def test_a_mistake_that_is_no_fault_is_named(make: type[Model], keyword: str, wo
 
 @pytest.mark.slow(2)
 def test_angles_of_another_base_are_none_of_the_forms() -> None:
-    """Nothing is said of a rotation that no form gives."""
+    """A rotation that no form gives is not named."""
     failed, passed = sorted_out(OtherAngles, asked("rotary_cos"))
     assert failed
     assert not any("form-rotation" in each.names for each in diagnose(failed, passed, pairs=False))
@@ -106,6 +106,6 @@ def test_angles_of_another_base_are_none_of_the_forms() -> None:
 
 @pytest.mark.parametrize("name", ["rotary-ignored", "rotary-by-head"])
 def test_a_rotation_that_cancels_is_told_from_none(name: str) -> None:
-    """Queries and keys of one head turned by its number are as if not turned; grouped heads tell the two apart."""
+    """Queries and keys rotated by their head number cancel as if unrotated; grouped heads distinguish the two."""
     failed, passed = sorted_out(FAULTS[name].make, asked("rotary_cos"))
     assert diagnose(failed, passed, pairs=False)[0].names == (name,)

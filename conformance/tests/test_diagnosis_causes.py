@@ -1,4 +1,4 @@
-"""Causes beside the known mistakes: forms, layers, narrower dtypes, a call's own words, and two in one function."""
+"""Causes other than known mistakes: forms, layers, narrower dtypes, an exception's words, and two in one function."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CASES = ("plain", "mask", "bias", "causal-more-keys", "causal-square", "empty-ro
 
 
 def said(make: type[Model], names: Sequence[str] = CASES) -> list[Explanation]:
-    """What is said of an implementation on some cases."""
+    """The diagnosis of an implementation on some cases."""
     asked = [(case, dtype) for name in names for case in [every_case()[name]] for dtype in case.dtypes]
     failed, passed = sorted_out([(case, dtype, called(make(), case, dtype)) for case, dtype in asked])
     assert failed
@@ -31,7 +31,7 @@ def said(make: type[Model], names: Sequence[str] = CASES) -> list[Explanation]:
 
 
 class Refused(Attention):
-    """No bias."""
+    """A bias is refused."""
 
     def check(self, x: Inputs) -> None:
         """Refuse a bias."""
@@ -40,7 +40,7 @@ class Refused(Attention):
 
 
 def test_an_exception_is_a_cause_in_its_own_words() -> None:
-    """With what the calls have in common that are refused, whatever numbers are in the words."""
+    """An exception is named by its words, with numbers left out, and by what the refused calls have in common."""
     (one,) = said(Refused)
     assert one.title == "“an exception: RuntimeError: no kernel for bias of shape (…, …, …, …)”, only with bias"
     assert {failed.case.name for failed in one.fits} == {"bias", "bias-minus-inf"}
@@ -55,13 +55,13 @@ class SoftmaxInFloat32(Attention):
 
 
 def test_a_narrower_dtype_is_said() -> None:
-    """Where the errors are those of float32 and no mistake gives them."""
+    """A narrower dtype is named where the errors are those of float32 and no mistake gives them."""
     titles = [one.title for one in said(SoftmaxInFloat32, ("plain", "plain-tall", "one-query"))]
     assert any("float32" in title for title in titles)
 
 
 class Sines(Attention):
-    """Scores plus their sines."""
+    """Scores with their sines added."""
 
     def capped(self, x: Inputs, s: Array) -> Array:
         """The scores before a bias."""
@@ -69,12 +69,12 @@ class Sines(Attention):
 
 
 def test_a_wrong_number_is_no_narrower_dtype() -> None:
-    """It is farther off than float16 is."""
+    """An error larger than that of float16 is not blamed on a dtype."""
     assert said(Sines, ("plain", "plain-tall", "one-query", "mask")) == []
 
 
 class Almost(Attention):
-    """Weights that are 1e-12 too large: a thousand times too exact for float32."""
+    """Weights that are 1e-12 too large, a thousandth of an error of float32."""
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         """The weights."""
@@ -82,27 +82,27 @@ class Almost(Attention):
 
 
 def test_an_error_far_below_a_step_of_float32_is_no_narrower_dtype() -> None:
-    """Whatever it is, nothing was computed in float32."""
+    """An error far below a step of float32 is not blamed on float32."""
     titles = [one.title for one in said(Almost, ("plain", "plain-tall", "one-query"))]
     assert not any("float32" in title for title in titles)
 
 
 class KeysBefore(Attention):
-    """Causal from the bottom right, two keys fewer."""
+    """Causal from the bottom right, with two keys fewer."""
 
     def default_offset(self, x: Inputs) -> int:
-        """The diagonal."""
+        """The offset of the diagonal."""
         return x.shape[3] - x.shape[2] - 2
 
 
 def test_a_form_with_another_number_is_found() -> None:
-    """The registry has bottom-right, and one ahead; this is another one."""
+    """A form with another number is found; the registry only has bottom-right and one ahead."""
     (one,) = said(KeysBefore, ("plain", "causal-more-keys", "causal-square", "causal-tiles", "causal-weights"))
     assert "bottom right lets a row see 2 keys fewer" in one.title
 
 
 def test_two_causes_that_never_show_alone_are_both_named() -> None:
-    """One in calls without causal, and both of them together with it."""
+    """Two causes are named where calls without causal show one, and causal calls show both."""
     make = combined([FAULTS["scale-of-model-width"], FAULTS["causal-last-row-sees-all"]])
     assert make is not None
     names = {name for one in said(make) for name in one.names}
@@ -110,7 +110,7 @@ def test_two_causes_that_never_show_alone_are_both_named() -> None:
 
 
 def test_forms_are_of_attention_and_of_layers() -> None:
-    """Hundreds, with titles that differ; none for gradients."""
+    """Attention and layers have hundreds of forms with different titles; gradients have none."""
     assert len(forms_of("mha")) == len(forms_of("sublayer")) > len(forms_of("sdpa")) > 200
     for operator in ("sdpa", "mha", "sublayer"):
         assert len({form.title for form in forms_of(operator)}) == len(forms_of(operator))
@@ -119,12 +119,12 @@ def test_forms_are_of_attention_and_of_layers() -> None:
 
 @pytest.mark.parametrize("operator", ["mha", "sublayer"])
 def test_a_layer_has_the_faults_of_the_attention_within(operator: str) -> None:
-    """Each of its own first, and no fault of attention twice."""
+    """A layer has its own faults first, and no fault of attention twice."""
     titles: list[Any] = [fault.title for fault in candidates_of(operator)]
     assert FAULTS["heads-tiled"].title in titles
     assert all(fault.operator == operator for fault in candidates_of(operator))
 
 
 def test_an_operator_without_attention_has_its_own_faults() -> None:
-    """Gradients."""
+    """Gradients of sdpa, which contain no attention, have only their own faults."""
     assert {fault.operator for fault in candidates_of("sdpa_grad")} == {"sdpa_grad"}

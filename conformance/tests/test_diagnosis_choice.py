@@ -1,4 +1,4 @@
-"""Choice of the failures that causes are searched on: all kinds of calls, and again where a cause misfits."""
+"""Choice of the failures that the diagnosis searches: all kinds of calls, and again where a cause misfits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attention_conformance.impls.contract import Implementation
 
 PROFILE = Implementation("plugged", "none:none").profile("float32")
 
-#: Elements of the arguments that cases of these tests have at most: narrow heads, and those wider than 32.
+#: Largest number of elements of the arguments of cases here: for narrow heads, and for those wider than 32.
 NARROW, WIDE = 1000, 12_000
 
 
@@ -27,7 +27,7 @@ class ScaleOfWidth32(Attention):
     """A scale of 1/√32 at every width, and −1e9 written at masked keys."""
 
     def default_scale(self, x: Inputs) -> float:
-        """That of the width a kernel was written for."""
+        """The scale for the width that a kernel was written for."""
         return 32**-0.5
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
@@ -36,7 +36,7 @@ class ScaleOfWidth32(Attention):
 
 
 def asked() -> list[AnyCase]:
-    """Small cases of attention with a mask at most, which a user's function of q, k, v and mask is asked."""
+    """Small cases of attention without options or with a mask, run on a user's function of q, k, v and mask."""
     plain = (c for c in asked_cases().values() if c.operator == "sdpa" and not c.invalid and c.keywords <= {"mask"})
     small = (case for case in plain if case.size[0] <= (NARROW if case.shape.d <= 32 else WIDE))
     return sorted((case for case in small if "float32" in case.dtypes), key=lambda case: case.size)
@@ -55,7 +55,7 @@ def sorted_out(make: type[Model], cases: Sequence[AnyCase]) -> tuple[list[Failed
 
 
 def names_both(found: Sequence[Explanation], failed: Sequence[Failed]) -> bool:
-    """Whether the scale and the fill are named, the scale as a function of no width, and nothing is left."""
+    """Whether scale and fill are named, the scale as one that ignores the width, and all failures are explained."""
     titles = " ".join(each.title for each in found)
     explained = frozenset[Failed]().union(*(each.fits for each in found))
     return (
@@ -69,7 +69,7 @@ def names_both(found: Sequence[Explanation], failed: Sequence[Failed]) -> bool:
 
 @pytest.mark.slow(3)
 def test_a_scale_of_one_width_is_named_at_every_width() -> None:
-    """With the fill beside it; widths up to 32 alone would fit the width padded to a multiple of 32."""
+    """The scale is named next to the fill; widths up to 32 alone would fit the width padded to a multiple of 32."""
     failed, passed = sorted_out(ScaleOfWidth32, asked())
     assert len({f.case.shape.d for f in failed if f.case.shape.d > 32}) > 3
     assert names_both(diagnose(failed, passed, pairs=False), failed)
@@ -77,9 +77,9 @@ def test_a_scale_of_one_width_is_named_at_every_width() -> None:
 
 @pytest.mark.slow(2)
 def test_a_cause_that_misfits_the_rest_is_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the failures first looked at are narrow ones, the others overturn what fits those."""
+    """A cause that fits the first failures, which are narrow, is overturned by the others."""
     failed, passed = sorted_out(ScaleOfWidth32, asked())
-    monkeypatch.setattr(match, "kinds_of", lambda _: frozenset())  # the smallest, as they were chosen once
+    monkeypatch.setattr(match, "kinds_of", lambda _: frozenset())  # the smallest, as in an earlier version
     monkeypatch.setattr(match, "MOST", 12)
     assert names_both(diagnose(failed, passed, pairs=False), failed)
     monkeypatch.setattr(match, "AGAIN", 0)
@@ -87,7 +87,7 @@ def test_a_cause_that_misfits_the_rest_is_searched_again(monkeypatch: pytest.Mon
 
 
 def test_the_failures_that_are_looked_at_are_of_every_kind() -> None:
-    """Every width, and small ones before large ones; the smallest alone would not have them."""
+    """The examined failures have every width, small ones first; the smallest alone would not have every width."""
     failed, _ = sorted_out(FAULTS["scale-twice"].make, asked())
     few = examined(failed, 20)
     widths = {f.case.shape.d for f in failed}
@@ -97,7 +97,7 @@ def test_the_failures_that_are_looked_at_are_of_every_kind() -> None:
 
 
 def test_what_another_explanation_gives_is_not_said_twice() -> None:
-    """Of explanations that overlap, one all of whose failures others give goes; none that gives something alone."""
+    """An explanation is dropped if others explain all of its failures, and kept if it explains one alone."""
     failed, _ = sorted_out(FAULTS["scale-twice"].make, asked()[:12])
     scale, mask, fill = (FAULTS[name] for name in ("scale-twice", "mask-ignored", "empty-row-mean"))
     a, b, c = failed[:3]
@@ -111,7 +111,7 @@ def test_what_another_explanation_gives_is_not_said_twice() -> None:
 
 
 class Raising(Attention):
-    """An exception of its own wherever there are more keys than rows."""
+    """An exception wherever there are more keys than rows."""
 
     def attend(self, x: Inputs) -> Expected:
         """Attention, or the exception."""
@@ -122,7 +122,7 @@ class Raising(Attention):
 
 @pytest.mark.slow(1)
 def test_exceptions_are_explained_by_their_words_and_by_no_pair_of_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two mistakes that raise too are no cause, so pairs are searched where numbers are left alone."""
+    """Exceptions are explained by their words; pairs of mistakes are searched only for wrong numbers."""
     searched: list[Failed] = []
 
     def showing(failed: Failed) -> list[Fault]:

@@ -1,4 +1,4 @@
-"""What failures share: said if it tells them from passed cases, and only then."""
+"""Features that failures share: reported only if they distinguish failures from passed cases."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ def test_two_options_that_only_failures_combine_are_both_named() -> None:
 
 
 def test_what_most_passed_cases_have_is_not_said() -> None:
-    """If causal cases pass as often as they fail, is_causal is not the reason."""
+    """is_causal is not the reason if causal cases pass as often as they fail."""
     passed = judged("causal-tiles", "causal-weights", "causal-one-key", "plain")
     assert common_features_line(Failure.VALUE, CAUSAL, passed) == ""
 
 
 def test_failures_of_all_kinds_share_nothing() -> None:
-    """A plain case among them has no option at all."""
+    """Failures that include a plain case share no option."""
     assert common_features_line(Failure.VALUE, [*CAUSAL, *judged("plain")], PASSED) == ""
 
 
 def test_two_failures_are_too_few() -> None:
-    """Two cases have something in common by chance."""
+    """Two failures are too few, as two cases share something by chance."""
     assert common_features_line(Failure.VALUE, CAUSAL[:2], PASSED) == ""
 
 
 def test_without_a_passed_case_nothing_is_said() -> None:
-    """What the failures have tells them from nothing."""
+    """Without a passed case nothing distinguishes the failures."""
     assert common_features_line(Failure.VALUE, CAUSAL, []) == ""
 
 
@@ -63,12 +63,12 @@ def test_a_dtype_is_a_feature() -> None:
 
 
 def test_options_that_change_nothing_are_not_features() -> None:
-    """is_causal=False is not causal."""
+    """is_causal=False does not count as causal."""
     (false,) = judged("causal-false")
     assert not FEATURES["is_causal"](false[0])
 
 
 def test_every_feature_is_in_a_case() -> None:
-    """A feature that no case has could never be named."""
+    """Every feature occurs in some case, as it could never be named otherwise."""
     for name, has in FEATURES.items():
         assert any(map(has, every_case().values())), name

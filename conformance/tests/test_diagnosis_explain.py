@@ -1,4 +1,4 @@
-"""What the end of a run adds to the messages: a diagnosis, what an earlier call left behind, scripts."""
+"""Additions to the messages at the end of a run: a diagnosis, effects of an earlier call, scripts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attention_conformance.conformance.tests.tile_kernels import TILE_KERNELS
 
 pytestmark = pytest.mark.slow(20)
 
-#: A correct function with a change to its output; nothing of it is a known mistake.
+#: A correct function with a change to its output that is no known mistake.
 KERNEL = """
 import numpy as np
 calls = 0
@@ -39,7 +39,7 @@ CASES = ("--dtype", "float32", "--case", "width-*", "--case", "plain*")
 
 
 def judged(folder: Path, change: str, *options: str) -> str:
-    """What a run prints."""
+    """The output of a run."""
     plug_in(folder, KERNEL.replace("CHANGE", change))
     return run(folder, "--impl", "mykernels.py:attention", *CASES, *options).stdout
 
@@ -83,12 +83,12 @@ def test_the_result_file_holds_the_diagnosis(tmp_path: Path) -> None:
 
 
 def test_results_outlive_a_diagnosis_that_breaks(tmp_path: Path) -> None:
-    """If the end of a run raises, the result file has been closed all the same."""
+    """If the end of a run raises, the result file is closed all the same."""
     (tmp_path / "breaks.py").write_text(
         "import attention_conformance.conformance.diagnosis.explain as e\ne.diagnose = lambda *_: 1 / 0\n"
     )
     printed = judged(tmp_path, "output = output + 0.37", "-p", "breaks", "--conformance-json", "out.jsonl")
-    assert "results in" not in printed  # it did break: the table that follows is not there
+    assert "results in" not in printed  # the diagnosis did raise: the table that follows it is missing
     assert read(tmp_path / "out.jsonl").complete
 
 
@@ -103,7 +103,7 @@ def test_scripts_go_where_they_are_asked_to(tmp_path: Path) -> None:
 
 
 def test_a_ci_job_shows_a_message_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where pytest lists failures with their whole text, the list says what kind of failure it is, and the clause."""
+    """Where pytest lists failures with their whole text, its list gives only the kind of failure and the clause."""
     monkeypatch.setenv("CI", "true")
     printed = judged(tmp_path, "output = output + 0.37", "-rf")
     assert printed.count(": wrong by value") == UNEXPLAINED
@@ -111,7 +111,7 @@ def test_a_ci_job_shows_a_message_once(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_script_of_a_cause_has_simpler_inputs(tmp_path: Path) -> None:
-    """Of a kernel of half precision: the one that is to be read, and no other one of the same cause."""
+    """For a half-precision kernel only the script that the summary names gets simpler inputs."""
     (tmp_path / "tile.py").write_text(TILE_KERNELS, encoding="utf-8")
     done = run(
         tmp_path, "--impl", "tile.py:bias", "--case", "kernel-square-bias-1x1x1-*-float32", "--scripts", "proofs"
@@ -124,14 +124,14 @@ def test_the_script_of_a_cause_has_simpler_inputs(tmp_path: Path) -> None:
 
 
 def test_a_right_function_writes_no_script(tmp_path: Path) -> None:
-    """Without failures there is no folder."""
+    """A run without failures makes no folder of scripts."""
     judged(tmp_path, "pass")
     assert not (tmp_path / "conformance-scripts").exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_an_interrupted_run_does_not_begin_to_examine(tmp_path: Path) -> None:
-    """Ctrl-C ends a run that has failures at once: what was judged is printed, without a diagnosis."""
+    """Ctrl-C ends a run with failures at once: the results so far are printed, without a diagnosis."""
     plug_in(tmp_path, KERNEL.replace("CHANGE", "output = 0 * output\n    if calls > 9: import time; time.sleep(60)"))
     command = [sys.executable, "-m", "pytest", "conformance", "-p", "no:cacheprovider", "-v", *CASES]
     command += ["--impl", "mykernels.py:attention", "--conformance-json", "out.jsonl"]

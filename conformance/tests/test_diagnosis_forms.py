@@ -1,4 +1,4 @@
-"""Further forms and parts: padding that counts, causal rows in groups, lengths of rows, and what is never written."""
+"""Further forms and parts: padding that counts, causal rows in groups, lengths of rows, and uninitialised output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EMPTY = ("plain", "mask", "empty-row", "empty-row-one-batch", "empty-row-last", 
 
 
 class ZeroKeys(Attention):
-    """Keys of zeros up to a multiple of 4, which count."""
+    """Keys of zeros pad to a multiple of 4 and are not masked."""
 
     def attend(self, x: Inputs) -> Expected:
         """All results."""
@@ -32,10 +32,10 @@ class ZeroKeys(Attention):
 
 
 class CausalByTwo(Attention):
-    """One causal mask for two rows."""
+    """Two rows share one causal mask."""
 
     def causal_allows(self, x: Inputs) -> Array:
-        """That of the second one."""
+        """The causal mask of the second row of each pair."""
         rows = np.arange(x.q.shape[2])[:, None] // 2 * 2 + 1
         return self.keys(x) <= rows if x.is_causal else super().causal_allows(x)
 
@@ -44,7 +44,7 @@ class LengthsOfRows(Attention):
     """Key lengths applied to the rows."""
 
     def lengths_allow(self, x: Inputs) -> Array:
-        """Whole rows."""
+        """A mask of whole rows."""
         if x.kv_lengths is None:
             return super().lengths_allow(x)
         rows = np.arange(x.q.shape[2])[:, None] < np.reshape(x.kv_lengths, (-1, 1, 1, 1))
@@ -52,7 +52,7 @@ class LengthsOfRows(Attention):
 
 
 class LastHeadUnwritten(Attention):
-    """The last of several heads is what the memory held."""
+    """The last of several heads is uninitialised memory."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         """The output as it is returned."""
@@ -64,7 +64,7 @@ class LastHeadUnwritten(Attention):
 
 
 class MaskedRowsUnwritten(Attention):
-    """Rows that may attend to no key are what the memory held."""
+    """Rows that may attend to no key are uninitialised memory."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         """The output as it is returned."""
@@ -74,7 +74,7 @@ class MaskedRowsUnwritten(Attention):
 
 
 class GuardedWeights(Attention):
-    """No weight below a thousandth."""
+    """No weight is below a thousandth."""
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         """The weights."""
@@ -83,16 +83,16 @@ class GuardedWeights(Attention):
 
 
 class WidthInTwo(Attention):
-    """Both halves of the width of 8 are keys, whose powers add up."""
+    """Both halves of the width of 8 act as keys, and their powers are added."""
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
-        """Scores with the power of both."""
+        """Scores whose power is the sum of both halves' powers."""
         halves = (super(WidthInTwo, self).scores(x, q[..., half], k[..., half]) for half in np.s_[:4, 4:])
         return np.asarray(np.log(sum(np.exp(each) for each in halves)))
 
 
 class AddedInFloat64(Attention):
-    """−1e4 is added to masked scores in float64, whose other digits stay."""
+    """−1e4 is added to masked scores in float64, so that their other digits survive."""
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
         """Scores as they go into the softmax."""
@@ -100,7 +100,7 @@ class AddedInFloat64(Attention):
 
 
 class Hardmax(Attention):
-    """All weight on the key with the largest score."""
+    """All weight is on the key with the largest score."""
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         """The weights."""
@@ -118,7 +118,7 @@ class CausalAtTheBottomRight(Attention):
 
 
 class OneNumberWrong(Attention):
-    """One number of the last head is wrong, which is no part."""
+    """One number of the last head is wrong, which is not a whole part."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         """The output as it is returned."""
@@ -143,13 +143,13 @@ class OneNumberWrong(Attention):
     ],
 )
 def test_a_cause_is_named(make: type[Model], names: tuple[str, ...], words: str) -> None:
-    """And nothing else is."""
+    """The diagnosis names the cause first."""
     failed, passed = sorted_out(make, [every_case()[name] for name in names if name in every_case()])
     assert words in diagnose(failed, passed, pairs=False)[0].title
 
 
 def test_a_part_that_is_wrong_here_and_there_is_not_called_unwritten() -> None:
-    """Most of it has to be wrong; and a call that passes with such a part speaks against it."""
+    """A part is called uninitialised only if most of it is wrong and no passed call has such a part."""
     cases = [every_case()[name] for name in PLAIN if name in every_case()]
     failed, passed = sorted_out(OneNumberWrong, cases)
     assert failed
@@ -161,7 +161,7 @@ def test_a_part_that_is_wrong_here_and_there_is_not_called_unwritten() -> None:
 
 
 def test_a_saturated_softmax_has_no_factor() -> None:
-    """Twice the factor would give the same; one that is told is still solved for."""
+    """A factor is not fitted to a saturated softmax, where twice the factor gives the same, but to others it is."""
     cases = [every_case()[name] for name in (*PLAIN, *CAUSAL) if name in every_case()]
     failed, passed = sorted_out(Hardmax, cases)
     (found,) = diagnose(failed, passed, pairs=False)
@@ -173,7 +173,7 @@ def test_a_saturated_softmax_has_no_factor() -> None:
 
 @pytest.mark.parametrize("words", ["the mean of v", "NaN"])
 def test_rows_before_the_first_key_are_right_beside_a_sink(words: str) -> None:
-    """The sink is a score: what is causal from the bottom right is all that is wrong."""
+    """Next to a sink, which is a score, the form is only causal from the bottom right, without wrong masked rows."""
     (form,) = (f.make for f in forms_of("sdpa") if f.name == "form-bottom-right" and f", and {words} in" in f.title)
     q, k, v = np.random.default_rng(3).standard_normal((3, 1, 2, 5, 4)).astype(np.float32)
     k, v = k[:, :, :3], v[:, :, :3]
@@ -182,7 +182,7 @@ def test_rows_before_the_first_key_are_right_beside_a_sink(words: str) -> None:
 
 
 def test_one_number_added_to_all_scores_of_a_row_has_a_form() -> None:
-    """It gives what an addend gives in a wider dtype, and not what nobody wrote."""
+    """The form gives the results of adding a number in a wider dtype, and not those of uninitialised rows."""
     (form,) = (form for form in forms_of("sdpa") if form.name == "form-empty-row")
     cases = [every_case()[name] for name in EMPTY]
     added, unwritten_rows = (sorted_out(make, cases)[0] for make in (AddedInFloat64, MaskedRowsUnwritten))
@@ -192,22 +192,22 @@ def test_one_number_added_to_all_scores_of_a_row_has_a_form() -> None:
 
 
 def test_a_region_is_a_part_of_an_output() -> None:
-    """By its words."""
+    """A part of an output is selected by its words."""
     assert np.argwhere(region("the last row holds", (1, 1, 3, 1)))[:, 2].tolist() == [2]
     assert np.argwhere(region("rows behind the last whole tile of 4 hold", (1, 1, 6, 1)))[:, 2].tolist() == [4, 5]
     assert not region("the last row holds", (5,)).any()
 
 
 class SinkOfZeros(Attention):
-    """All weight on a key that is not there: zeros, with a bound of their own that is infinite."""
+    """All weight on a missing key: zeros, with an infinite bound of their own."""
 
     def sinks(self, x: Inputs) -> Array:
-        """Far above every score."""
+        """A sink far above every score."""
         return np.full(x.q.shape[1], 1e5, x.work)
 
 
 def test_an_infinite_bound_of_a_mistake_is_no_agreement() -> None:
-    """A result that is right in one sample and zero in the other is not the zeros of a mistake."""
+    """A result that is right in one sample and zero in the other does not count as the zeros of a mistake."""
     case = every_case()["plain"]
     failed, _ = sorted_out(SinkOfZeros, [case])
     output = case.expected("float32").output.astype(np.float32)
@@ -218,10 +218,10 @@ def test_an_infinite_bound_of_a_mistake_is_no_agreement() -> None:
 
 
 class OldestDropped(Attention):
-    """A ring of slots that is one too short."""
+    """A ring buffer of the cache that is one slot too short."""
 
     def joined(self, x: Inputs) -> Inputs:
-        """Without the first past key and value, which are counted all the same."""
+        """Keys and values without the first past ones, which still count."""
         if x.past_key is None or x.past_value is None:
             return x
         joined = super().joined(x)
@@ -229,10 +229,10 @@ class OldestDropped(Attention):
 
 
 class OtherBeams(Attention):
-    """The past of another sample, as after a search that did not reorder its cache."""
+    """The past of another sample, as after a beam search that did not reorder its cache."""
 
     def joined(self, x: Inputs) -> Inputs:
-        """Batches in reverse."""
+        """Past keys and values with batches in reverse."""
         if x.past_key is None or x.past_value is None:
             return x
         return super().joined(replace(x, past_key=x.past_key[::-1], past_value=x.past_value[::-1]))
@@ -247,7 +247,7 @@ class OtherBeams(Attention):
     ],
 )
 def test_another_past_is_named(make: type[Model], title: str) -> None:
-    """By its form, though other mistakes return presents of that shape."""
+    """A wrong past is named by its form, though other mistakes return presents of that shape."""
     cases = ("plain", "decode-one", "decode-several", "decode-grouped", "decode-mask", "decode-not-causal")
     (best,) = diagnose(*sorted_out(make, [every_case()[name] for name in cases]), pairs=False)
     assert best.title.partition(", only")[0] == f"“{title}”"

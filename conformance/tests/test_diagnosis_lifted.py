@@ -1,4 +1,4 @@
-"""Lifted faults: attention and its backward pass within other operators, and two of them at once."""
+"""Lifted faults: attention and its backward pass within other operators, and two of them together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attention_conformance.conformance.faults.registry import Fault
 from attention_conformance.conformance.faults.trials import Failed, trial
 from attention_conformance.impls.contract import Profile
 
-#: Operators whose backward pass is that of attention, around it.
+#: Operators whose backward pass contains that of attention.
 BACKWARD: dict[str, type[Model]] = {"mha_grad": LayerBackward, "varlen_grad": PackedBackward}
 
 
@@ -43,7 +43,7 @@ def lifted(name: str, operator: str) -> Fault:
 @pytest.mark.slow
 @pytest.mark.parametrize("operator", BACKWARD)
 def test_a_fault_of_the_backward_pass_explains_gradients_around_it(operator: str) -> None:
-    """A softmax that forgets δ, within a layer and over packed sequences."""
+    """A softmax gradient without δ is named within a layer and over packed sequences."""
     members: dict[str, Any] = {"backward": FAULTS["delta-missing"].make}
     failed = failures(type("Forgetful", (BACKWARD[operator],), members))
     (found,) = diagnose(failed, [], pairs=False)
@@ -53,7 +53,7 @@ def test_a_fault_of_the_backward_pass_explains_gradients_around_it(operator: str
 
 @pytest.mark.parametrize("operator", BACKWARD)
 def test_a_fault_that_an_operator_has_of_its_own_is_not_lifted(operator: str) -> None:
-    """It would be said twice, and with less."""
+    """A fault that an operator has itself is not lifted too, as it would be named twice."""
     own = {inner(fault.make) for fault in FAULTS.values() if fault.operator == operator}
     titles = [inner(fault.make) for fault in candidates_of(operator)]
     assert all(titles.count(make) == 1 for make in own)
@@ -71,14 +71,14 @@ def test_a_fault_that_an_operator_has_of_its_own_is_not_lifted(operator: str) ->
 def test_two_lifted_faults_are_both_in_what_they_give_together(
     operator: str, names: tuple[str, ...], attribute: str
 ) -> None:
-    """Neither is dropped from the model within."""
+    """Both faults are in the combined inner model."""
     both = combined([lifted(name, operator) for name in names])
     assert both is not None
     assert all(issubclass(getattr(both, attribute), FAULTS[name].make) for name in names)
 
 
 def test_a_lifted_fault_is_said_by_what_is_within() -> None:
-    """Of a model that is no other's, itself."""
+    """A lifted fault has the fault of attention as its inner model; a model that is not lifted has itself."""
     make = FAULTS["scale-twice"].make
     assert inner(in_operator(make, "latent")) is make
     assert inner(make) is make

@@ -1,4 +1,4 @@
-"""Diagnosis: the true mistake is named first, two mistakes are told apart, and nothing is said where nothing fits."""
+"""Diagnosis: the true mistake is named first, two mistakes are distinguished, and nothing is named if nothing fits."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ pytestmark = pytest.mark.slow(90)
 
 PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "faults.json.zst"
 
-#: Failures and passed cases per fault that the measurement looks at, the smallest ones.
+#: Number of failures and passed cases per fault that the measurement uses, the smallest ones.
 FAILURES, PASSES = 5, 20
 
 PLUGGED = Implementation("plugged", "none:none")
 
 
 def called(make: Model, case: AnyCase, dtype: str) -> Reply:
-    """The reply of a function that is plugged in, after the call that comes before the case, if there is one."""
+    """The reply of a plugged-in function, called first with the case that comes before this one, if any."""
     plugged = replace(PLUGGED, operator=case.operator)
     before = [every_case()[case.after]] if case.after else []
     return [call(plugged, request(each, dtype, "cpu"), make) for each in (*before, case)][-1]
@@ -53,7 +53,7 @@ def profile_of(dtype: str) -> Profile:
 
 
 def replies(make: type[Model], names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
-    """Replies of one instance to cases, in float64 where that changes no dtype: other roundings than a trial's."""
+    """Replies of one instance, in float64 if no dtype changes, so that roundings differ from those of a trial."""
     instance, found = make(), []
     for name in names:
         case = every_case()[name]
@@ -69,7 +69,7 @@ def replies(make: type[Model], names: Sequence[str], monkeypatch: pytest.MonkeyP
 
 
 def sorted_out(found: Sequence[tuple]) -> tuple[list[Failed], list[Passed]]:
-    """Failures and passes."""
+    """Failures and passed cases."""
     failed, passed = [], []
     for case, dtype, reply in found:
         blank = Result("plugged", "cpu", dtype, case.name, case.clauses, Outcome.PASSED, profile=profile_of(dtype))
@@ -83,12 +83,12 @@ def sorted_out(found: Sequence[tuple]) -> tuple[list[Failed], list[Passed]]:
 
 @pytest.fixture(scope="module")
 def caught() -> dict[str, dict[str, str]]:
-    """Which cases catch each fault, smallest first, in which dtypes: the published kill matrix."""
+    """The cases that catch each fault, smallest first, and in which dtypes: the published kill matrix."""
     return {fault["name"]: fault["caught"] for fault in json.loads(compressed.read(PUBLISHED, 1 << 24))["faults"]}
 
 
 def first(name: str, caught: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple[bool, Explanation | None]:
-    """Whether the true fault, or one that gives the same on these inputs, is ranked first; and what is."""
+    """Whether the first explanation is the true fault or one that gives the same on these inputs, and what it is."""
     make = FAULTS[name].make
     failed, _ = sorted_out(replies(make, list(caught)[:FAILURES], monkeypatch))
     passed = [
@@ -97,7 +97,7 @@ def first(name: str, caught: dict[str, str], monkeypatch: pytest.MonkeyPatch) ->
         for dtype in case.dtypes
         if case.operator == make.operator and dtype not in caught.get(case.name, "") and not case.invalid
     ]
-    # Pairs of faults are searched for where no single one fits, which is a miss here and would take minutes.
+    # Pairs of faults are searched where no single one fits, which is a miss here and would take minutes.
     explanations = diagnose(failed, passed[:PASSES], pairs=False)
     if not explanations:
         return False, None
@@ -109,8 +109,8 @@ def first(name: str, caught: dict[str, str], monkeypatch: pytest.MonkeyPatch) ->
 def test_the_true_fault_is_ranked_first_in_95_percent(
     caught: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over all faults, the explanation printed first is the mistake that was made, or its equal on those inputs."""
-    alike = sorted(FAULTS, key=lambda name: list(caught[name])[:FAILURES])  # so that trials of a case are kept
+    """For 95 % of all faults the first explanation is the mistake that was made, or its equal on those inputs."""
+    alike = sorted(FAULTS, key=lambda name: list(caught[name])[:FAILURES])  # so that trials of a case stay cached
     missed = [name for name in alike if not first(name, caught[name], monkeypatch)[0]]
     assert len(missed) <= 0.05 * len(FAULTS), missed
 
@@ -123,7 +123,7 @@ def both(*names: str) -> type[Model]:
 
 
 def judged(make: type[Model], names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> list[Explanation]:
-    """What is said of an implementation on some cases."""
+    """The diagnosis of an implementation on some cases."""
     failed, passed = sorted_out(replies(make, names, monkeypatch))
     assert failed
     return diagnose(failed, passed)
@@ -133,7 +133,7 @@ CAUSAL = ("plain", "plain-square", "causal-more-keys", "causal-tiles", "scale-gi
 
 
 def softmax(s: Array, axis: int | tuple[int, ...] = 3) -> Array:
-    """As many a program has it: no guard for fully masked rows."""
+    """A common softmax: no guard for fully masked rows."""
     p = np.exp(s - s.max(axis, keepdims=True))
     return p / p.sum(axis, keepdims=True)
 
@@ -142,7 +142,7 @@ def written(
     scores: Callable[..., Array] = lambda q, k, v: q @ k.swapaxes(2, 3),
     output: Callable[..., Array] = lambda s, k, v: softmax(s) @ v,
 ) -> Callable[[], Callable[..., Array]]:
-    """Maker of a function as somebody writes it, with its two products as they are given."""
+    """Maker of a typical user's function, with its two products replaceable."""
 
     def attention(q: Array, k: Array, v: Array, *, is_causal: bool = False, scale: float | None = None) -> Array:
         dtype = q.dtype
@@ -175,7 +175,7 @@ WRITTEN = ("plain", "plain-square", "causal-square", "scale-given", "scale-one",
 
 @pytest.mark.parametrize("name", MISTAKEN)
 def test_an_axis_or_an_array_that_is_mistaken_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First, in functions that share nothing with the faults."""
+    """The mistake is named first, in functions that share no code with the faults."""
     best, *_ = judged(written(**MISTAKEN[name]), WRITTEN, monkeypatch)  # type: ignore[arg-type]  # called as a model is
     assert best.names == (name,)
 
@@ -185,7 +185,7 @@ def powers(s: Array) -> Array:
     return np.exp(s - s.max(3, keepdims=True))
 
 
-#: The same of what is no fault of the registry, by the title of its form.
+#: Mistakes in a product that are no fault of the registry, by the title of their form.
 OTHERWISE: dict[str, dict[str, Callable[..., Array]]] = {
     "the softmax is applied twice": {"output": lambda s, k, v: softmax(softmax(s)) @ v},
     "the weights are sigmoids of the scores": {"output": lambda s, k, v: (1 / (1 + np.exp(-s))) @ v},
@@ -208,7 +208,7 @@ OTHERWISE: dict[str, dict[str, Callable[..., Array]]] = {
 
 @pytest.mark.parametrize("title", OTHERWISE)
 def test_what_takes_the_place_of_the_softmax_is_named(title: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First, by its form."""
+    """A replacement of the softmax is named first, by its form."""
     best, *_ = judged(written(**OTHERWISE[title]), WRITTEN, monkeypatch)  # type: ignore[arg-type]
     assert best.title == f"“{title}”"
 
@@ -224,7 +224,7 @@ def test_what_takes_the_place_of_the_softmax_is_named(title: str, monkeypatch: p
 def test_a_few_cases_say_nothing_where_nothing_gives_the_others(
     scores: Callable[..., Array], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Calls without a width, whose numbers no mistake gives, are not said to be unwritten where all calls are wrong."""
+    """Calls without a width, whose numbers no mistake gives, are not called uninitialised if all calls are wrong."""
     cases = (*WRITTEN, "empty-width", "empty-width-causal")
     output = lambda s, k, v: softmax(s) ** 2 @ v  # noqa: E731
     assert judged(written(scores, output), cases, monkeypatch) == []  # type: ignore[arg-type]
@@ -233,13 +233,13 @@ def test_a_few_cases_say_nothing_where_nothing_gives_the_others(
 
 
 def test_a_right_function_has_no_failure_to_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The functions above are wrong by their mistakes alone."""
+    """The function above without its mistakes is right."""
     found = replies(written(), WRITTEN, monkeypatch)  # type: ignore[arg-type]
     assert sorted_out(found)[0] == []
 
 
 def test_two_mistakes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a case shows two mistakes at once both are named, although other cases show one of them alone."""
+    """Where a case shows two mistakes at once both are named, although other cases show only one of them."""
     pair = ("scale-of-model-width", "causal-bottom-right")
     (best,) = judged(both(*pair), CAUSAL, monkeypatch)
     assert set(best.names) == set(pair)
@@ -247,7 +247,7 @@ def test_two_mistakes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_mistakes_that_always_show_together_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With causal cases alone no single fault fits, and the pair is searched for."""
+    """With only causal cases no single fault fits, and the pair is found."""
     pair = ("scale-of-model-width", "causal-bottom-right")
     (best,) = judged(both(*pair), ("causal-more-keys", "causal-one-query", "causal-tiles"), monkeypatch)
     assert set(best.names) == set(pair)
@@ -268,7 +268,7 @@ def test_two_mistakes_in_a_layer_are_told_apart(pair: tuple[str, str], monkeypat
 
 
 def layer(**taken: str) -> Callable[[], Callable[..., Array]]:
-    """Maker of a layer as somebody writes it, whose parameters are taken from other keywords, "" for none."""
+    """Maker of a typical user's layer that takes its parameters from other keywords, "" for none."""
 
     def mha(x_q: Array, w_q: Array, w_k: Array, w_v: Array, *, heads: int, **given: Array | None) -> Array:
         own: dict[str, Any] = {"w_q": w_q, "w_k": w_k, "w_v": w_v, **given}
@@ -319,13 +319,13 @@ LAYERS = ("mha-plain", "mha-no-bias", "mha-four-heads", "mha-cross")
 def test_parameters_that_are_mistaken_are_named(
     taken: dict[str, str], title: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """First, in a layer that shares nothing with the forms."""
+    """The mistake is named first, in a layer that shares no code with the forms."""
     best, *_ = judged(layer(**taken), LAYERS, monkeypatch)  # type: ignore[arg-type]
     assert best.title.partition(", only")[0] == f"“{title}”"
 
 
 def test_a_right_layer_has_no_failure_to_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The layer above is wrong by its mistakes alone."""
+    """The layer above without its mistakes is right."""
     assert sorted_out(replies(layer(), LAYERS, monkeypatch))[0] == []  # type: ignore[arg-type]
 
 
@@ -338,7 +338,7 @@ class Shifted(Layer):
 
 
 def test_nothing_is_said_of_a_layer_where_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mistake of a layer that is not on the list is not taken for another one."""
+    """A mistake of a layer that is not listed is not taken for another one."""
     assert judged(Shifted, LAYER, monkeypatch) == []
 
 
@@ -353,7 +353,7 @@ def test_faults_of_another_operator_are_no_candidates() -> None:
 
 
 class Unheard(Attention):
-    """Scores plus the sine of themselves."""
+    """Scores with their sines added."""
 
     def capped(self, x: Inputs, s: Array) -> Array:
         """The scores before a bias."""
@@ -361,12 +361,12 @@ class Unheard(Attention):
 
 
 def test_nothing_is_said_where_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mistake that is not on the list is not taken for another one."""
+    """A mistake that is not listed is not taken for another one."""
     assert judged(Unheard, CAUSAL, monkeypatch) == []
 
 
 class OnlySometimes(FAULTS["causal-bottom-right"].make):  # type: ignore[misc]  # a class chosen by name
-    """Bottom right in float32 and float16 alone."""
+    """Bottom-right alignment only in float32 and float16."""
 
     def causal_allows(self, x: Inputs) -> Array:
         """The keys that the causal mask leaves."""
@@ -375,7 +375,7 @@ class OnlySometimes(FAULTS["causal-bottom-right"].make):  # type: ignore[misc]  
 
 
 def test_passed_cases_speak_against_an_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cases that would fail with the mistake and passed are counted, and said."""
+    """Passed cases that would fail with the mistake are counted and reported."""
     (best,) = judged(OnlySometimes, CAUSAL, monkeypatch)
     assert best.names == ("causal-bottom-right",)
     assert best.contradicted > 0
@@ -383,7 +383,7 @@ def test_passed_cases_speak_against_an_explanation(monkeypatch: pytest.MonkeyPat
 
 
 class InNarrowHeads(FAULTS["causal-bottom-right"].make):  # type: ignore[misc]  # a class chosen by name
-    """Bottom right for up to 16 keys."""
+    """Bottom-right alignment for up to 16 keys."""
 
     def causal_allows(self, x: Inputs) -> Array:
         """The keys that the causal mask leaves."""
@@ -391,7 +391,7 @@ class InNarrowHeads(FAULTS["causal-bottom-right"].make):  # type: ignore[misc]  
 
 
 def test_an_explanation_is_narrowed_to_the_calls_that_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What passed cases contradict is said of the calls alone that its failures have in common."""
+    """An explanation that passed cases contradict is limited to the calls that its failures have in common."""
     (best,) = judged(InNarrowHeads, CAUSAL, monkeypatch)
     assert best.names == ("causal-bottom-right",)
     assert best.only == ("with up to 16 keys",)
@@ -400,7 +400,7 @@ def test_an_explanation_is_narrowed_to_the_calls_that_show_it(monkeypatch: pytes
 
 
 def test_a_narrowed_explanation_counts_what_speaks_against_it_still() -> None:
-    """Passed cases that meet the condition too are kept; those that do not are no longer against it."""
+    """Passed cases that meet the condition still count against it; the others no longer do."""
     fits, against = _judged("causal-more-keys", "causal-one-query"), _judged("causal-more-queries", "plain")
     only, kept = narrowing(fits, against)
     assert "with at least as many keys as queries" in only
@@ -422,7 +422,7 @@ class NanWhereMasked(Unheard):
 
 
 def test_nan_alone_is_no_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many mistakes give NaN for every masked input; while most failures are of another kind none of them is named."""
+    """Many mistakes give NaN for every masked input; none is named while most failures are of another kind."""
     assert judged(NanWhereMasked, CAUSAL, monkeypatch) == []
 
 
@@ -443,7 +443,7 @@ class Halved(Attention):
 
 
 class ByHead(Attention):
-    """Scores divided by the number of the head, as a layer's index divides them in some models."""
+    """Scores divided by the number of the head, as some models divide by the index of the layer."""
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
         """The scaled scores."""
@@ -451,7 +451,7 @@ class ByHead(Attention):
 
 
 class LearnedByHead(Attention):
-    """A learned factor of each head."""
+    """A learned factor for each head."""
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
         """The scaled scores."""
@@ -468,7 +468,7 @@ class BaseTwo(Attention):
 
 
 class NoisyScale(OddScale):
-    """Scores times 1.37 plus a thousandth of their squares: near a factor, and none."""
+    """Scores times 1.37 plus a hundredth of their squares: close to a factor, but not one."""
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
         """The scaled scores."""
@@ -487,25 +487,25 @@ class NoisyScale(OddScale):
     ],
 )
 def test_a_parameter_is_solved_for(make: type[Model], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A number that is wrong everywhere is said, as the formula that it is where it is one."""
+    """A number that is wrong everywhere is reported, as a formula where it is one."""
     (best,) = judged(make, CAUSAL, monkeypatch)
     assert words in best.title
     assert not best.contradicted
 
 
 def test_a_parameter_has_to_give_the_whole_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is only near the least squares is not said."""
+    """A fitted number that does not give the whole result is not reported."""
     assert judged(NoisyScale, CAUSAL, monkeypatch) == []
 
 
 def test_two_causes_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A parameter in some calls and a known mistake in others."""
+    """A parameter in some calls and a known mistake in others are both named."""
     found = judged(ScaleAndOffset, (*CAUSAL, "scale-given", "causal-more-queries"), monkeypatch)
     assert {name for each in found for name in each.names} >= {"fitted-scale", "causal-bottom-right"}
 
 
 class ScaleAndOffset(FAULTS["causal-bottom-right"].make):  # type: ignore[misc]  # a class chosen by name
-    """Bottom right, and where that is not asked 1.37 times the scores."""
+    """Bottom-right alignment, and 1.37 times the scores in calls that are not causal."""
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
         """The scaled scores."""
@@ -513,20 +513,20 @@ class ScaleAndOffset(FAULTS["causal-bottom-right"].make):  # type: ignore[misc] 
 
 
 def test_a_fault_of_attention_explains_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is registered of attention alone is known within a layer too."""
+    """A fault that is registered only for attention explains a layer too."""
     make = type("Within", (Layer,), {"attention": FAULTS["mask-ignored"].make})
     (best,) = judged(make, LAYER, monkeypatch)
     assert best.names == ("mask-ignored",)
 
 
 def test_nan_that_explains_most_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NaN in fully masked rows is a mistake that shows in nothing else."""
+    """NaN in fully masked rows, a mistake that shows in nothing else, is named."""
     (best, *_) = judged(FAULTS["empty-row-nan"].make, ("plain", "empty-row", "empty-all", "lengths-zero"), monkeypatch)
     assert not any(failed.telling for failed in best.fits)
 
 
 class LostWithMask(Attention):
-    """NaN wherever there is a mask, and right elsewhere."""
+    """NaN wherever there is a mask, right elsewhere."""
 
     def attend(self, x: Inputs) -> Expected:
         """The results."""
@@ -535,7 +535,7 @@ class LostWithMask(Attention):
 
 
 class LostNowAndThen(Attention):
-    """NaN in every third call, whatever it is."""
+    """NaN in every third call, whatever its options."""
 
     def attend(self, x: Inputs) -> Expected:
         """The results."""
@@ -544,7 +544,7 @@ class LostNowAndThen(Attention):
 
 
 class LostWithScale(Attention):
-    """NaN wherever a scale is given, and right elsewhere."""
+    """NaN wherever a scale is given, right elsewhere."""
 
     def attend(self, x: Inputs) -> Expected:
         """The results."""
@@ -553,7 +553,7 @@ class LostWithScale(Attention):
 
 
 def test_nan_in_every_element_is_named_by_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No mistake gives it; the calls say where it begins."""
+    """NaN that no mistake gives is named by the calls in which it occurs."""
     cases = ("plain", "one-key", "causal-square", "scale-given", "scale-one", "scale-tiles")
     (best,) = judged(LostWithScale, cases, monkeypatch)
     assert (best.names, best.only) == (("undefined",), ("with scale",))
@@ -561,7 +561,7 @@ def test_nan_in_every_element_is_named_by_its_calls(monkeypatch: pytest.MonkeyPa
 
 
 def test_nan_in_every_element_names_the_one_mistake_that_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every call with a mask, and in no other."""
+    """NaN in every call with a mask, and in no other, names the one mistake that gives it."""
     cases = ("plain", "one-key", "causal-square", "mask-broadcast-k", "mask-broadcast-bk", "mask-broadcast-rank1")
     (best,) = judged(LostWithMask, cases, monkeypatch)
     assert best.names == ("undefined",)
@@ -569,6 +569,6 @@ def test_nan_in_every_element_names_the_one_mistake_that_gives_it(monkeypatch: p
 
 
 def test_nan_of_calls_that_share_nothing_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would say nothing."""
+    """NaN in calls that share nothing is not reported."""
     cases = ("plain", "one-key", "one-query", "width-6", "causal-square", "mask-broadcast-k", "scale-grouped")
     assert "undefined" not in {name for each in judged(LostNowAndThen, cases, monkeypatch) for name in each.names}

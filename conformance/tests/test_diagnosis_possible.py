@@ -1,4 +1,4 @@
-"""Failures without a wrong number but NaN: what may be said of them, and what must not."""
+"""Failures whose only wrong numbers are NaN: explanations that may be given, and those that must not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLUGGED = Implementation("plugged", "none:none")
 
 DTYPES = ("float32", "float16", "float64")
 
-#: A product of queries and keys that float16 cannot hold, and calls without one.
+#: Calls of which only the last has products of queries and keys beyond float16.
 OVERFLOWS = ("plain", "one-query", "causal-square", "mask", "scale-given", "range-product-overflows-width-20")
 
 
@@ -47,12 +47,12 @@ def judged(make: type[Attention], names: Sequence[str]) -> tuple[list[Failed], l
 
 
 def explained(make: type[Attention], names: Sequence[str]) -> list[Explanation]:
-    """What is said of a model."""
+    """The diagnosis of a model."""
     return diagnose(*judged(make, names), pairs=False)
 
 
 def test_an_overflow_that_is_nan_alone_is_said_as_a_possibility() -> None:
-    """Float16 products, by the calls alone; passed cases tell it from a softmax without a maximum."""
+    """Float16 products are named from the calls alone; passed cases exclude a softmax without a maximum."""
     names = (*OVERFLOWS, "bias-smallest-all", "bias-minus-1e4")
     (found,) = explained(FAULTS["product-overflows"].make, names)  # type: ignore[arg-type]
     assert found.names == ("possible",)
@@ -66,7 +66,7 @@ def test_an_overflow_that_is_nan_alone_is_said_as_a_possibility() -> None:
 
 @pytest.mark.parametrize("operator", ["sdpa", "mha"])
 def test_a_form_of_a_possible_mistake_is_no_alternative(operator: str) -> None:
-    """What is within decides, where a mistake of attention is lifted."""
+    """A mistake lifted from attention is judged as the mistake within it."""
     forms = [fault for fault in unnamed._nan_of(operator) if "q · k kept in the storage dtype" in fault.title]
     assert len(forms) == 3
     (kept,) = unnamed._without_forms(forms)
@@ -85,7 +85,7 @@ class LostInHalf(Attention):
 
 
 def test_nan_in_more_calls_than_a_mistake_would_give_is_no_possibility() -> None:
-    """The overflow is among them, and of what is NaN besides nothing is said."""
+    """Only the call that overflows is explained, and no other NaN."""
     failed, passed = judged(LostInHalf, OVERFLOWS)
     for found in possible(failed, [], passed):
         assert {f.case.name for f in found.fits} <= {"range-product-overflows-width-20"}
@@ -94,7 +94,7 @@ def test_nan_in_more_calls_than_a_mistake_would_give_is_no_possibility() -> None
 
 
 def test_a_passed_case_rejects_a_possibility() -> None:
-    """Products kept in float16 would show there too."""
+    """A passed case in which products kept in float16 would show rejects that possibility."""
     failed, passed = judged(FAULTS["product-overflows"].make, OVERFLOWS)  # type: ignore[arg-type]
     assert possible(failed, [], passed)
     wide = every_case()["range-product-overflows-width-20-causal"]
@@ -105,17 +105,17 @@ def test_a_passed_case_rejects_a_possibility() -> None:
 
 
 def test_of_many_possibilities_none_is_said() -> None:
-    """Without passed cases a single NaN row is given by more than EITHER."""
+    """A NaN row without passed cases fits more than EITHER mistakes, so that none is reported."""
     failed, _ = judged(FAULTS["empty-row-nan"].make, ("empty-row",))  # type: ignore[arg-type]
     assert all(each.title.count(" or ") <= EITHER for each in possible(failed, [], []))
 
 
-#: One call with a fully masked row, and others.
+#: One call with a fully masked row, and others without.
 ONE_EMPTY = ("plain", "one-query", "causal-square", "bias", "scale-given", "bias-minus-inf-row")
 
 
 class LostAndWrong(Attention):
-    """NaN in fully masked rows, and other scores wrong."""
+    """NaN in fully masked rows, and wrong scores elsewhere."""
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
         """Scores that no mistake gives."""
@@ -123,7 +123,7 @@ class LostAndWrong(Attention):
         return s + x.work(0.3) * np.sin(3 * s)
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
-        """NaN for 0 / 0."""
+        """Weights with NaN for 0 / 0."""
         return powers / total
 
 
@@ -139,7 +139,7 @@ class LostRowZero(Attention):
 
 
 def test_nan_in_the_masked_rows_of_one_case_is_said() -> None:
-    """Where it is just these rows, in every dtype."""
+    """NaN in exactly the fully masked rows of one case, in every dtype, is named so."""
     found = explained(FAULTS["empty-row-nan"].make, ONE_EMPTY)  # type: ignore[arg-type]
     assert any("NaN in" in each.title for each in found)
     assert {failed.case.name for each in found for failed in each.fits} == {"bias-minus-inf-row"}
@@ -147,12 +147,12 @@ def test_nan_in_the_masked_rows_of_one_case_is_said() -> None:
 
 @pytest.mark.parametrize("make", [LostAndWrong, LostRowZero])
 def test_nan_elsewhere_is_not_said_to_be_in_masked_rows(make: type[Attention]) -> None:
-    """Other rows that are wrong, or NaN, belong to another cause."""
+    """NaN is not blamed on masked rows if other rows are NaN or wrong."""
     assert not any("fully masked rows”" in each.title for each in explained(make, ONE_EMPTY))
 
 
 class Reciprocal(Attention):
-    """A scale that is given divides."""
+    """The given scale divides the scores."""
 
     def scale(self, x: Inputs) -> float:
         """1/scale."""
@@ -163,7 +163,7 @@ SCALES = ("plain", "scale-given", "scale-negative", "scale-one", "one-query")
 
 
 def test_a_law_of_the_scale_that_is_given_comes_before_constants() -> None:
-    """Factors of 1/scale² differ from scale to scale, and are none of them a cause."""
+    """The law 1/scale is named instead of factors of 1/scale², which differ from scale to scale."""
     (found,) = explained(Reciprocal, SCALES)
     assert "divided by the scale that is given" in found.title
 
@@ -177,7 +177,7 @@ class ThirdOfOne(Attention):
 
 
 def test_a_constant_of_one_given_scale_is_said_with_it() -> None:
-    """Never alone."""
+    """A factor found at one given scale is always reported with that scale."""
     failed, _ = judged(ThirdOfOne, ("scale-given",))
     factors = [fault.title for fault in fitted(failed, tables=False) if fault.name == "fitted-scale"]
     assert factors
@@ -185,7 +185,7 @@ def test_a_constant_of_one_given_scale_is_said_with_it() -> None:
 
 
 def test_one_case_in_float64_that_passes_in_float32_is_lowered() -> None:
-    """And none that fails in float32 too, or that was not called in it."""
+    """A lower precision is named for a float64 case only if the case passed in float32."""
     failed, passed = judged(FAULTS["float64-in-float32"].make, ("scale-given",))  # type: ignore[arg-type]
     alone = [failed_one for failed_one in failed if failed_one.dtype == "float64"]
     assert [each.names for each in lowered(alone, passed)] == [("lowered",)]
@@ -193,19 +193,19 @@ def test_one_case_in_float64_that_passes_in_float32_is_lowered() -> None:
 
 
 class InfiniteAddend(Attention):
-    """Products that are stored, and masks added as −inf."""
+    """Products are stored, and masks are added as −inf."""
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
-        """The scaled scores, of which masked ones overflow."""
+        """The scaled scores; masked ones overflow."""
         return (q @ k.swapaxes(2, 3)).astype(x.dtype).astype(x.work) * x.work(self.scale(x))
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
-        """+inf − inf is NaN."""
+        """Scores plus −inf where masked: +inf − inf is NaN."""
         return s + np.where(allowed, x.work(0), x.work(-np.inf))
 
 
 def test_a_mask_that_is_added_to_scores_that_overflow_is_a_form() -> None:
-    """And one that is written is not that form."""
+    """A form gives the NaN of a mask added to overflowing scores, and none gives the NaN of a mask that is written."""
     names = {"written": FAULTS["empty-row-nan"].make, "added": InfiniteAddend}
     replies = {
         words: trial(make, every_case()["masked-largest-values"], "float32", Profile.WIDE).reply.results
@@ -224,12 +224,12 @@ class BiasFactor(Attention):
     """The scores times the bias."""
 
     def added(self, x: Inputs, s: Array) -> Array:
-        """A factor in the place of an addend."""
+        """Scores with a factor instead of an addend."""
         return s if x.bias is None else s * np.broadcast_to(x.bias, x.shape).astype(x.work)
 
 
 def test_a_bias_that_multiplies_is_named_and_one_that_counts_twice_is_not_that() -> None:
-    """Both fail calls with a bias alone."""
+    """A bias that multiplies is named as such, and one that counts twice is not, though both fail only with a bias."""
     names = ("plain", "one-query", "bias", "bias-broadcast-k")
     (found,) = explained(BiasFactor, names)
     assert "multiplied by the bias" in found.title
@@ -238,10 +238,10 @@ def test_a_bias_that_multiplies_is_named_and_one_that_counts_twice_is_not_that()
 
 
 class OneMoreFromBottomRight(Attention):
-    """A key of score 0 more in every softmax, and causal from the bottom right, with zeros in fully masked rows."""
+    """An extra key of score 0 in every softmax, and causal from the bottom right, with NaN in fully masked rows."""
 
     def sinks(self, x: Inputs) -> Array:
-        """The key."""
+        """A sink of score 0 for the extra key."""
         return np.zeros(x.q.shape[1], x.work)
 
     def default_offset(self, x: Inputs) -> int:
@@ -258,7 +258,7 @@ MIXED = ("plain", "one-query", "scale-given", "bias", "causal-square", "causal-m
 
 
 def test_a_form_is_found_beside_a_mistake_that_is_in_every_call() -> None:
-    """Both are named together, and of a triangle at the top left the second one is not."""
+    """Both mistakes are named together; with the extra key alone the alignment is not."""
     titles = " ".join(each.title for each in explained(OneMoreFromBottomRight, MIXED))
     assert "exp(0) is added to every softmax denominator" in titles
     assert "bottom-right, and NaN" in titles
@@ -267,7 +267,7 @@ def test_a_form_is_found_beside_a_mistake_that_is_in_every_call() -> None:
 
 
 def test_windows_that_move_are_named_where_calls_show_it() -> None:
-    """A causal mask alone does not."""
+    """Windows from the bottom right are mentioned only where a failed call has a window."""
     make = FAULTS["causal-bottom-right"].make
     without = explained(make, MIXED)  # type: ignore[arg-type]
     assert not any("windows" in each.title for each in without)
@@ -281,10 +281,10 @@ def test_windows_that_move_are_named_where_calls_show_it() -> None:
 
 
 class RefusedOrZero(Attention):
-    """Refuses several keys, and gives zeros for one."""
+    """Several keys are refused, and one key gives zeros."""
 
     def attend(self, x: Inputs) -> Expected:
-        """Zeros, or an exception."""
+        """Zeros, or an exception for several keys."""
         if x.shape[3] > 1:
             raise RuntimeError("no kernel")
         found = super().attend(x)
@@ -292,13 +292,13 @@ class RefusedOrZero(Attention):
 
 
 def test_zeros_of_one_key_say_nothing_where_most_calls_are_refused() -> None:
-    """Only the refusal is said; zeros in most calls are a mistake."""
+    """Zeros for one key are not reported where most calls are refused; only the refusal is."""
     found = explained(RefusedOrZero, ("plain", "one-query", "mask", "scale-given", "causal-square", "one-key"))
     assert {name for each in found for name in each.names} == {"raised"}
 
 
 def test_refusals_are_not_counted_among_many() -> None:
-    """Wrong numbers of MANY cases are many, and any number of exceptions is not."""
+    """Wrong numbers in MANY cases count as many failures, and any number of exceptions does not."""
     small = sorted((c for c in every_case().values() if c.operator == "sdpa" and not c.invalid), key=lambda c: c.size)
     refused, passed = judged(RefusedOrZero, [case.name for case in small if case.shape.sk > 1][: MANY + 5])
     assert not passed
@@ -308,15 +308,15 @@ def test_refusals_are_not_counted_among_many() -> None:
 
 
 class SumWhereEmpty(Attention):
-    """The sum of v in fully masked rows, as weights of exp(s − lse) give it where both are the fill."""
+    """Fully masked rows are the sum of v, as weights of exp(s − lse) give where both are the fill."""
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
-        """Weights of 1."""
+        """Weights of 1 in fully masked rows."""
         return np.where(allowed.any(axis=3, keepdims=True), super().normalized(x, powers, total, allowed), x.work(1))
 
 
 class NoiseWhereEmpty(Attention):
-    """Other numbers in every fully masked row."""
+    """Every fully masked row holds other numbers."""
 
     def attend(self, x: Inputs) -> Expected:
         """The results."""
@@ -326,7 +326,7 @@ class NoiseWhereEmpty(Attention):
 
 
 def test_masked_rows_that_hold_the_same_numbers_were_written() -> None:
-    """Rows that hold other numbers each may never have been."""
+    """Fully masked rows with the same numbers were written; rows with different numbers may be uninitialised."""
     for make, repeats in ((SumWhereEmpty, True), (NoiseWhereEmpty, False)):
         failed, _ = judged(make, ("empty-all",))
         assert all(unnamed._repeats(each) is repeats for each in failed)

@@ -1,4 +1,4 @@
-"""Stages: the one that went wrong is named, from weights or lse, and a right computation has none."""
+"""Stages: weights or lse show which stage went wrong, and a right computation has none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attention_conformance.impls.contract import Implementation, Profile
 
 Results = dict[str, np.ndarray]
 
-#: A case with a mask, rows and keys of several lengths, and values that tell their keys.
+#: A case with a mask, different numbers of rows and keys, and values that identify their keys.
 CASE = all_cases()["mask"]
 
 
@@ -28,7 +28,7 @@ def right(case: Case = CASE, dtype: str = "float32") -> Results:
 
 
 def found(results: Results, case: Case = CASE, dtype: str = "float32", profile: Profile = Profile.WIDE) -> list[Stage]:
-    """The stages that results tell of."""
+    """The stages that results allow to check."""
     keywords = case.inputs(dtype).keywords
     options = Options.of(keywords)
     limit = case.bound(dtype, profile)
@@ -41,13 +41,13 @@ def wrong(results: Results, case: Case = CASE, dtype: str = "float32") -> list[s
 
 
 def softmax(scores: np.ndarray, axis: int = 3) -> np.ndarray:
-    """Along an axis; −inf has weight 0."""
+    """Softmax along an axis; −inf has weight 0."""
     powers = np.exp(scores - scores.max(axis=axis, keepdims=True))
     return powers / powers.sum(axis=axis, keepdims=True)
 
 
 def weighted(weights: np.ndarray) -> Results:
-    """Output and weights, where the last product is right."""
+    """Output and weights, with a right last product."""
     v = CASE.expected("float32").v
     return {"output": (weights @ v).astype(np.float32), "weights": weights.astype(np.float32)}
 
@@ -75,7 +75,7 @@ def test_no_stage_of_a_correct_attention_is_wrong(name: str) -> None:
 
 
 def test_a_weight_where_none_is_allowed_is_a_wrong_mask() -> None:
-    """A small weight at one masked key says that the mask is wrong."""
+    """A small weight at one masked key shows that the mask is wrong."""
     results = right()
     at = tuple(np.argwhere(~CASE.expected("float32").allowed)[0])
     results["weights"][at] = 1e-8
@@ -83,36 +83,36 @@ def test_a_weight_where_none_is_allowed_is_a_wrong_mask() -> None:
 
 
 def test_a_weight_that_is_missing_is_a_wrong_mask() -> None:
-    """The largest weight of a row set to zero says that the mask is wrong."""
+    """The largest weight of a row set to zero shows that the mask is wrong."""
     results = right()
     results["weights"][0, 0, 0, results["weights"][0, 0, 0].argmax()] = 0
     assert "masks" in wrong(results)
 
 
 def test_scores_of_another_scale_are_wrong_scores() -> None:
-    """Twice the scores, everything else right: the scores went wrong, and nothing else."""
+    """Twice the scores, everything else right: only the scores are wrong."""
     assert wrong(weighted(softmax(2 * scores()))) == ["scores"]
 
 
 def test_a_shift_of_scores_is_none() -> None:
-    """Softmax does not see a common shift, and neither do the stages."""
+    """A common shift of scores, which softmax cancels, is no wrong stage."""
     assert wrong(weighted(softmax(scores() + 3.0))) == []
 
 
 def test_weights_that_do_not_add_up_are_a_wrong_softmax() -> None:
-    """Weights of half their size: the softmax went wrong, and nothing else."""
+    """Weights of half their size: only the softmax is wrong."""
     assert wrong(weighted(0.5 * CASE.expected("float32").weights)) == ["softmax"]
 
 
 def test_a_wrong_product_is_a_wrong_weighted_sum() -> None:
-    """An output with its columns rolled, and right weights: the weighted sum went wrong."""
+    """An output with its columns rolled, and right weights: the weighted sum is wrong."""
     results = right()
     results["output"] = np.roll(results["output"], 1, axis=3)
     assert wrong(results) == ["weighted sum"]
 
 
 def test_nan_is_not_a_misplaced_weight() -> None:
-    """Weights of NaN are a wrong softmax, and say nothing of the mask."""
+    """Weights of NaN are a wrong softmax, and say nothing about the mask."""
     weights = CASE.expected("float32").weights * np.nan
     assert "masks" not in wrong(weighted(weights))
     assert "softmax" in wrong(weighted(weights))
@@ -125,14 +125,14 @@ def lines(results: Results) -> str:
 
 @pytest.mark.parametrize(("axis", "name"), [(2, "query rows"), (1, "heads"), (0, "batches")])
 def test_softmax_over_another_axis_is_said(axis: int, name: str) -> None:
-    """Sums over the keys are not 1, and those over the axis that was taken are."""
+    """A softmax over another axis is named: sums over the keys are not 1, and sums over that axis are."""
     expected = CASE.expected("float32")
     text = lines(weighted(softmax(expected.raw, axis)))
     assert f"the sums of the weights over the keys are not 1, those over the {name} are" in text
 
 
 def test_misplaced_weights_are_placed() -> None:
-    """Rows and keys that have a weight and must not are named."""
+    """Rows and keys with a weight that must be 0 are listed."""
     text = lines(weighted(softmax(CASE.expected("float32").raw)))
     assert "the masks went wrong first" in text
     assert "Keys:     weight at keys that are not allowed: every row; in batch 0, head 0, row 0: key" in text
@@ -146,11 +146,11 @@ LSE: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str]] = {
 
 @pytest.mark.parametrize(("change", "said"), LSE.values(), ids=LSE)
 def test_lse_tells_scores_from_what_follows(change: Callable[[np.ndarray], np.ndarray], said: str) -> None:
-    """Without weights, lse tells whether the scores or what comes after them is wrong."""
+    """Without weights, lse shows whether the scores or a later stage is wrong."""
     expected = CASE.expected("float32")
     assert said in lines({"output": expected.output, "lse": change(expected.lse)})
 
 
 def test_without_weights_and_lse_nothing_is_said() -> None:
-    """The output alone tells of no stage."""
+    """The output alone shows no stage."""
     assert found({"output": right()["output"]}) == []

@@ -1,4 +1,4 @@
-"""What no known mistake gives, and is named all the same: overflow under a mask, outputs never written, no error."""
+"""Failures that no known mistake gives but that are named: overflow under a mask, uninitialised outputs, no error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow(5)
 
 
 def said(make: type[Model], names: Sequence[str], dtype: str = "float32") -> list[Explanation]:
-    """What is said of an implementation on some cases in one dtype."""
+    """The diagnosis of an implementation on some cases in one dtype."""
     cases = [every_case()[name] for name in names]
     failed, passed = sorted_out([(case, dtype, called(make(), case, dtype)) for case in cases])
     assert failed
@@ -34,15 +34,15 @@ def said(make: type[Model], names: Sequence[str], dtype: str = "float32") -> lis
 
 
 def titles(found: Sequence[Explanation]) -> str:
-    """All that is said."""
+    """The titles of all explanations."""
     return " | ".join(one.title for one in found)
 
 
 class MaskAdded(Attention):
-    """−inf added to masked scores, which were summed in another order before they were scaled."""
+    """−inf is added to masked scores, which were summed in another order before they were scaled."""
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
-        """Of a sum whose first half overflows NaN is left."""
+        """Masked scores: NaN where the first half of a sum overflows."""
         with np.errstate(all="ignore"):
             terms = (x.q[..., None, :] * x.k[:, :, None]).astype(np.float32)
             summed = np.cumsum(terms, axis=-1, dtype=np.float32)
@@ -51,7 +51,7 @@ class MaskAdded(Attention):
 
 
 class SomeRowsLost(Attention):
-    """The first row NaN wherever a mask is given."""
+    """Every second column of the first row is NaN wherever a mask is given."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         """The output as it is returned."""
@@ -65,25 +65,25 @@ MASKS = ("plain", "mask", "masked-largest-values")
 
 
 def test_nan_where_a_masked_score_overflows_is_named() -> None:
-    """In a single case, in just such rows."""
+    """NaN in exactly the rows where a masked score overflows is named, even in a single case."""
     (one,) = said(MaskAdded, MASKS)
     assert "a masked key whose score overflows" in one.title
     assert {failed.case.name for failed in one.fits} == {"masked-largest-values"}
 
 
 def test_nan_in_parts_of_rows_is_no_overflow() -> None:
-    """A score loses a row as a whole, and where no score overflows none."""
+    """NaN in parts of rows is not blamed on an overflow, as a score spoils a whole row."""
     assert "overflows" not in titles(said(SomeRowsLost, MASKS))
 
 
 def test_a_product_that_overflows_before_the_scale_is_no_score_that_does() -> None:
-    """That is a mistake of its own, which is named where it gives the results."""
+    """A product that overflows before the scale is another mistake, and does not count as an overflowing score."""
     for name, whether in (("masked-largest-values-half", True), ("range-product-overflows-width-20-causal", False)):
         assert unnamed._overflowing(Passed(every_case()[name], "float16", Profile.WIDE)).any() == whether
 
 
 def test_nan_alone_does_not_outweigh_passed_cases() -> None:
-    """Two mistakes that both give NaN are said, and not one that gives both and would fail what passes."""
+    """Two mistakes that each give NaN are named, and not one that gives both but would fail passed cases."""
     both = combined([FAULTS["empty-row-nan"], FAULTS["fill-before-scale"]])
     assert both is not None
     masked = ("mask", "mask-one-query", "empty-all", "empty-row", "empty-row-last")
@@ -93,7 +93,7 @@ def test_nan_alone_does_not_outweigh_passed_cases() -> None:
 
 
 def test_a_case_without_other_rows_counts_beside_one_that_has_them() -> None:
-    """NaN in all rows of a case whose rows are all masked is NaN in just the masked rows, and alone says nothing."""
+    """A case with only masked rows confirms NaN in masked rows next to one with other rows, but not alone."""
     fault = FAULTS["empty-row-nan-by-bias"]
     cases = [every_case()[name] for name in ("bias-minus-inf-row", "bias-minus-inf-all")]
     failed, _ = sorted_out([(case, "float32", called(fault.make(), case, "float32")) for case in cases])
@@ -113,7 +113,7 @@ class LastHeadZero(Attention):
 
 
 def test_a_part_that_holds_zeros_is_said_to_hold_zeros() -> None:
-    """Memory that nobody wrote holds anything."""
+    """A part of zeros is said to hold zeros, as uninitialised memory may hold anything."""
     cases = [every_case()[name] for name in ("plain", "mask", "scale-negative", "causal-more-keys")]
     failed, _ = sorted_out([(case, "float32", called(LastHeadZero(), case, "float32")) for case in cases])
     (one,) = unnamed.unwritten(failed, [])
@@ -121,7 +121,7 @@ def test_a_part_that_holds_zeros_is_said_to_hold_zeros() -> None:
 
 
 class NeverWritten(Attention):
-    """Without keys the output is what the memory held."""
+    """Without keys the output is uninitialised memory."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         """The output as it is returned."""
@@ -131,7 +131,7 @@ class NeverWritten(Attention):
 
 
 class OnesWithoutKeys(Attention):
-    """Without keys every number is 1, as a definition might have it."""
+    """Without keys every number is 1, as some definitions have it."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         """The output as it is returned."""
@@ -142,14 +142,14 @@ EMPTY = ("plain", "empty-keys", "empty-keys-causal", "empty-keys-grouped", "empt
 
 
 def test_an_output_that_is_never_written_is_named() -> None:
-    """Where there is no key."""
+    """Outputs that are never written, of calls without keys, are named."""
     (one,) = said(NeverWritten, EMPTY)
     assert "outputs of calls without keys look uninitialised" in one.title
     assert len(one.fits) == 3
 
 
 def test_an_output_of_one_number_was_written() -> None:
-    """It is not said to be memory."""
+    """An output that is one number everywhere is not called uninitialised."""
     assert "look uninitialised" not in titles(said(OnesWithoutKeys, EMPTY))
 
 
@@ -157,17 +157,17 @@ class AnyMask(Attention):
     """Masks are not checked."""
 
     def check(self, x: Inputs) -> None:
-        """Accept all but what is no array."""
+        """Accept every mask."""
 
     def attend(self, x: Inputs) -> Expected:
-        """As for no mask where it does not fit, and of the first sample alone."""
+        """Results without the mask where it does not fit, and of the first sample only."""
         fits = x.mask is None or broadcasts(x.mask.shape, x.shape)
         found = super().attend(x if fits else replace(x, mask=None))
         return found if fits else replace(found, output=found.output[:1])
 
 
 def test_what_is_accepted_is_said_by_clause() -> None:
-    """In the words of the cases."""
+    """Accepted invalid inputs are one cause, named in the words of the cases."""
     found = said(AnyMask, ("plain", "mask", "invalid-mask-keys", "invalid-mask-queries"))
     words = titles(found)
     assert words.count("an invalid input is accepted") == 1
@@ -176,13 +176,13 @@ def test_what_is_accepted_is_said_by_clause() -> None:
 
 
 def test_a_mistake_that_gives_the_result_is_said_instead() -> None:
-    """Of heads that are repeated each on their own."""
+    """A mistake that gives the result, such as heads of k and v repeated separately, is named instead."""
     found = said(ValueHeadsUnchecked, ("plain", "invalid-heads-values", "invalid-heads-keys"))
     assert "k and v with unequal numbers of heads accepted" in titles(found)
 
 
 def test_a_result_of_another_dtype_is_named() -> None:
-    """The first whose dtype is wrong, be it the output or beside a right one."""
+    """The first result with a wrong dtype is named, whether it is the output or a result next to a right one."""
     for name, fault, words in (
         ("lse", "lse-in-storage", "lse of a float16 call is float16"),
         ("weights", "weights-float32", "weights of a float16 call are float32"),
@@ -195,7 +195,7 @@ def test_a_result_of_another_dtype_is_named() -> None:
 
 
 def test_a_cause_in_words_equals_nothing() -> None:
-    """Failures equal what a mistake gives; of an exception the words are all that there is."""
+    """The text says "equals" for a mistake, and only quotes the words of an exception."""
     text = "an exception: ValueError: no"
     refusal = Fault("raised", "SDPA-1", text, (), unnamed.Words)
     case = every_case()["plain"]
@@ -207,7 +207,7 @@ def test_a_cause_in_words_equals_nothing() -> None:
 
 
 class CausalScaled(Attention):
-    """−inf of causal times the scale, and NaN in the whole output where that is NaN or +inf."""
+    """−inf of a causal mask is scaled, and the whole output is NaN where that gives NaN or +inf."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         """The output as it is returned."""
@@ -219,14 +219,14 @@ SCALES = ("plain", "scale-negative", "scale-zero", "causal-square", "scale-negat
 
 
 def test_nan_in_every_element_names_the_only_mistakes_that_give_it() -> None:
-    """And says nothing of them where a passed case would show them."""
+    """NaN in every element names the only mistakes that give it, unless a passed case would show them."""
     (one,) = said(CausalScaled, SCALES)
     assert "NaN in every element of output; this mistake gives the same: " in one.title
     assert "is_causal is written before the scale" in one.title
 
 
 class RowLost(Attention):
-    """Zeros in rows with a NaN in the query, by its sum."""
+    """Zeros in rows whose query has a NaN, found by its sum."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         """The output as it is returned."""
@@ -238,30 +238,30 @@ NANS = ("plain", "nan-query", "nan-all", "nan-key", "nan-key-alone")
 
 
 def test_zeros_in_rows_whose_every_score_is_nan_are_a_form() -> None:
-    """Rows with a NaN among numbers are right, which tells it from zeros for every row with NaN."""
+    """The form gives zeros only in rows whose every score is NaN, not in every row with a NaN."""
     form = next(form for form in forms_of("sdpa") if form.name == "form-nan-row")
     failing = [name for name in NANS if fails(form.make, every_case()[name], "float32", Profile.WIDE)]
     assert failing == ["nan-query", "nan-all", "nan-key-alone"]
 
 
 def test_zeros_for_a_query_of_nan_are_another_mistake() -> None:
-    """The only key is NaN in a call that passes, so it is not said of every call."""
+    """Zeros for a NaN query are not taken for that form, as a call whose only key is NaN passes."""
     found = said(RowLost, NANS)
     assert not any("every score is NaN" in one.title and not one.only for one in found)
 
 
 class KeysOfZero(Attention):
-    """Keys of score 0 and value 0 behind the last, as many as ``more``."""
+    """``more`` extra keys of score 0 and value 0 after the last key."""
 
     more = 5.0
 
     def sinks(self, x: Inputs) -> Array:
-        """The score of one key that weighs as much."""
+        """The score of one key with the weight of all extra keys."""
         return np.logaddexp(super().sinks(x), x.work(np.log(self.more)))
 
 
 class OneKeyOfAScore(KeysOfZero):
-    """One key of a score that no whole number of keys of score 0 has."""
+    """An extra key whose score fits no whole number of keys of score 0."""
 
     more = 5.4
 
@@ -270,21 +270,21 @@ SHAPES = ("plain", "plain-tall", "one-query", "mask", "causal-square", "value-wi
 
 
 def test_several_keys_of_score_zero_are_counted() -> None:
-    """As padding that is not masked; one key of another score is one key."""
+    """Several extra keys of score 0, as unmasked padding, are counted; one key of another score is one key."""
     assert "the softmax denominator counts 5 extra keys of score 0 and value 0" in titles(said(KeysOfZero, SHAPES))
     assert "exp(1.68" in titles(said(OneKeyOfAScore, SHAPES))
 
 
 class RowsOfKeys(Attention):
-    """A row for each key in place of one for each query."""
+    """The output has a row for each key instead of each query."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
-        """The first row again and again."""
+        """The first row, repeated."""
         return np.repeat(super().stored(x, output)[:, :, :1], x.shape[3], axis=2)
 
 
 class HalfTheColumns(Attention):
-    """Half of the columns, which is no axis of the inputs."""
+    """The output has half of the columns, which is the length of no input axis."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         """The first columns."""
@@ -292,21 +292,21 @@ class HalfTheColumns(Attention):
 
 
 def test_an_output_of_another_shape_is_told_by_its_axes() -> None:
-    """Where each axis has the length of one of the inputs' in all calls; else nothing is said of it."""
+    """A wrong shape is named by axes whose lengths match an input's in all calls, and otherwise not."""
     assert "an output of shape (B, Hq, Sk, Dv) in place of (B, Hq, Sq, Dv)" in titles(said(RowsOfKeys, SHAPES))
     assert "in place of" not in titles(said(HalfTheColumns, SHAPES))
 
 
 class CausalLostWithBias(Attention):
-    """Causal is dropped where a bias is given."""
+    """The causal mask is dropped where a bias is given."""
 
     def causal_allows(self, x: Inputs) -> Array:
-        """Which keys are allowed."""
+        """Mask of the allowed keys."""
         return super().causal_allows(x) if x.bias is None else np.ones(x.shape, bool)
 
 
 def test_scores_that_are_not_masked_are_no_tiny_addend() -> None:
-    """Nothing is added to them."""
+    """Scores that are not masked are not explained by a tiny addend."""
     words = titles(said(CausalLostWithBias, ("plain", "causal-square", "bias", "combined-bias-causal")))
     assert "is added to masked scores" not in words
     assert words

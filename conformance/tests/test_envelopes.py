@@ -1,4 +1,4 @@
-"""Runs inside an envelope as a user sees them: what is asked, what is said, and how to run it again."""
+"""Runs inside an envelope as a user sees them: which cases run, what is printed, and how to rerun them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from attention_conformance.impls.tests import commands, model_files
 
 pytestmark = pytest.mark.slow
 
-#: Right but for the keys behind the last whole tile of 64 where there are several.
+#: Right except for the keys after the last whole tile of 64 where there are several tiles.
 KERNEL = """
 import numpy as np
 
@@ -74,7 +74,7 @@ ONE = ("--impl", "mykernels.py:attention", "--case", "tiles", "--conformance-jso
 
 
 def test_a_mistake_behind_the_first_tile_is_found_at_the_sizes_that_are_taken(tmp_path: Path) -> None:
-    """The message has the sizes, and the file the envelope and what was refused."""
+    """The message gives the sizes, and the result file gives the envelope and the refusals."""
     done = run(plug_in(tmp_path, KERNEL), *ONE)
     assert done.returncode == 1
     assert "k (1, 2, 65, 64)" in done.stdout
@@ -91,7 +91,7 @@ def test_a_mistake_behind_the_first_tile_is_found_at_the_sizes_that_are_taken(tm
 
 
 def test_the_standalone_script_has_the_sizes(tmp_path: Path) -> None:
-    """The command gives it, and it fails by itself."""
+    """The command prints a script with those sizes, which fails by itself."""
     plug_in(tmp_path, KERNEL)
     command = [sys.executable, "-m", "attention_conformance", "script", "--impl", "mykernels.py:attention"]
     done = commands.run([*command, "--case", "tiles"], cwd=tmp_path)
@@ -102,7 +102,7 @@ def test_the_standalone_script_has_the_sizes(tmp_path: Path) -> None:
 
 
 def test_a_declared_envelope_is_asked_as_it_says(tmp_path: Path) -> None:
-    """As it holds, nothing else is said of it; what cannot be asked says what it needs, and is no failure."""
+    """Cases run inside the declared envelope; one that cannot says what it needs and is no failure."""
     options = ("--impl", "mykernels.py:declared", "--case", "value-width-causal", "--case", "causal-square")
     done = run(plug_in(tmp_path, KERNEL), *options, "--conformance-json", "o.jsonl")
     assert done.returncode == 0, done.stdout
@@ -114,7 +114,7 @@ def test_a_declared_envelope_is_asked_as_it_says(tmp_path: Path) -> None:
 
 
 def test_a_declaration_that_does_not_hold_is_told(tmp_path: Path) -> None:
-    """In the terminal and in the result file: what is refused, and why."""
+    """The terminal and the result file report which declared size is refused, and why."""
     options = ("--impl", "mykernels.py:mistaken", "--case", "plain", "--conformance-json", "o.jsonl")
     done = run(plug_in(tmp_path, KERNEL), *options)
     refused = "declared D in 96, 128; refused: D = 96 (NotImplementedError: widths of 64 and 128)"
@@ -124,7 +124,7 @@ def test_a_declaration_that_does_not_hold_is_told(tmp_path: Path) -> None:
 
 
 def test_cases_at_the_sizes_of_kernels_are_asked_by_name(tmp_path: Path) -> None:
-    """At 65 keys the last tile is lost, at 64 there is none; the command that shows it again names the case."""
+    """At 65 keys the last tile is lost, at 64 there is none; the rerun command names the case."""
     names = ("kernel-edges-*-q1-k65-*-float32", "kernel-edges-*-q1-k64-*-float32")
     options = [option for name in names for option in ("--case", name)]
     done = run(plug_in(tmp_path, KERNEL), "--impl", "mykernels.py:attention", *options, "--conformance-json", "o.jsonl")
@@ -139,7 +139,7 @@ def test_cases_at_the_sizes_of_kernels_are_asked_by_name(tmp_path: Path) -> None
 
 
 def test_a_function_that_refuses_nearly_everything_is_red(tmp_path: Path) -> None:
-    """Two calls that run do not make the run green, and it is told in which words the others were refused."""
+    """Two calls that run do not make the run green, and the words of the refusals are printed."""
     done = run(plug_in(tmp_path, KERNEL), "--impl", "mykernels.py:tired")
     assert done.returncode == 1
     assert "\n2 passed, " in done.stdout
@@ -148,7 +148,7 @@ def test_a_function_that_refuses_nearly_everything_is_red(tmp_path: Path) -> Non
 
 
 def test_a_dtype_that_is_declared_and_refused_shows(tmp_path: Path) -> None:
-    """The probe does not drop it; one that nobody declared is dropped, and said."""
+    """A declared dtype that is refused is not dropped by the probe; an undeclared one is dropped."""
     text = KERNEL.replace('attention.dtypes = ("float32",)', "", 1).replace(
         "    if q.shape[3] not in (64, 128) or q.shape[3] != v.shape[3]:",
         '    if q.dtype != "float32":',
@@ -164,7 +164,7 @@ def test_a_dtype_that_is_declared_and_refused_shows(tmp_path: Path) -> None:
 
 
 def test_a_model_with_static_axes_is_asked_at_them(tmp_path: Path) -> None:
-    """All its axes are its envelope."""
+    """A model with static axes is judged at exactly those sizes."""
     model_files.write(tmp_path / "static.onnx", shape=(1, 8, 128, 64), scale=0.125)
     done = run(
         tmp_path, "--impl", "static.onnx", "--case", "plain*", "--case", "tiles*", "--conformance-json", "o.jsonl"
@@ -175,11 +175,11 @@ def test_a_model_with_static_axes_is_asked_at_them(tmp_path: Path) -> None:
     assert sum(result.outcome is Outcome.PASSED for result in found) >= 4
 
 
-# What results amount to.
+# Conclusions from results.
 
 
 def results(of: Iterable[tuple[str, Outcome, str]]) -> list[Result]:
-    """Results of cases of sdpa in float32 by name, with an outcome and a reason."""
+    """Results of cases of sdpa in float32, by name, outcome and reason."""
     known = every_case()
     return [Result("it", "cpu", "float32", name, known[name].clauses, what, reason=why) for name, what, why in of]
 
@@ -189,7 +189,7 @@ SOME = [name for name, case in every_case().items() if case.operator == "sdpa" a
 
 
 def test_who_refuses_nearly_all_that_is_promised_fails() -> None:
-    """More than nine in ten; keywords that are not there, and cases that are not applicable, are not refused."""
+    """Refusing more than nine in ten promised calls fails; missing keywords and cases not applicable do not count."""
     refused = [(name, *REFUSED) for name in SOME[:38]]
     (line,) = refusing_lines(results([*refused, *((name, *RAN) for name in SOME[38:])]))
     assert line == "it on cpu refused 38 of 40 calls that its signature promises, 38 with 'NotImplementedError: no'"
@@ -201,7 +201,7 @@ def test_who_refuses_nearly_all_that_is_promised_fails() -> None:
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_selection_in_which_nearly_all_is_refused_fails_nothing(whole: bool) -> None:
-    """It may be of just what an implementation refuses, as ``--quick`` is of ORT's grouped operator; that is a hint."""
+    """Refusing nearly all of a selection is only a hint: it may hold just the refused calls (``--quick`` for ORT)."""
     refused = [(name, *REFUSED) for name in SOME[:38]]
     found = results([*refused, *((name, *RAN) for name in SOME[38:])])
     said = conclude(found, {"it"}, {}, (), complete=True, whole=whole)
@@ -212,7 +212,7 @@ def test_a_selection_in_which_nearly_all_is_refused_fails_nothing(whole: bool) -
 
 @pytest.mark.parametrize(("ran", "fails"), [("invalid-lengths", True), ("plain", False)])
 def test_a_quick_run_in_which_every_valid_call_is_refused_fails(ran: str, fails: bool) -> None:
-    """One valid call that ran is enough, and an invalid one that was refused shows nothing."""
+    """A quick run fails unless a valid call ran; an invalid one that was refused does not count."""
     found = results([*((name, *REFUSED) for name in SOME if name not in ("plain", "invalid-lengths")), (ran, *RAN)])
     said = conclude(found, {"it"}, {}, (), complete=True, whole=False, quick=True)
     assert any("calls that its signature promises" in line for line in said.failures) is fails
@@ -221,14 +221,14 @@ def test_a_quick_run_in_which_every_valid_call_is_refused_fails(ran: str, fails:
 
 
 def test_none_of_the_published_results_is_that_of_something_broken() -> None:
-    """The share is above what the built-in that refuses most refuses."""
+    """No published result exceeds the limit of refusals."""
     published = read(Path(__file__).parents[2] / "reports" / "published" / "conformance.jsonl.zst")
     assert len({result.implementation for result in published.results}) > 20
     assert not refusing_lines(published.results)
 
 
 def test_a_run_that_could_ask_little_says_so() -> None:
-    """Of less than half of the clauses; clauses of keywords that are not there are not promised."""
+    """A run that could test less than half of the promised clauses says so; missing keywords promise nothing."""
     few = [("plain", *RAN), ("softcap", *REFUSED), ("mask", *REFUSED), ("bias", *REFUSED)]
     (line,) = little_lines(results(few))
     assert line == "it on cpu could be asked 1 of the 4 clauses that its signature promises"
@@ -237,7 +237,7 @@ def test_a_run_that_could_ask_little_says_so() -> None:
 
 
 def test_clauses_that_cannot_be_asked_are_named_with_the_reason() -> None:
-    """One tested case of a clause is enough."""
+    """A clause is tested by one case; a clause without a tested case is named with the reason."""
     made = results(
         [
             ("plain", *RAN),
@@ -252,7 +252,7 @@ def test_clauses_that_cannot_be_asked_are_named_with_the_reason() -> None:
 
 
 def test_a_claim_is_over_what_can_be_asked() -> None:
-    """Cases that are not applicable leave its denominator, and make nobody conformant."""
+    """Cases that are not applicable do not count in the denominator, and do not make an implementation conformant."""
     causal = [
         (name, *RAN)
         for name, case in every_case().items()

@@ -1,7 +1,7 @@
 """Every row of the errata table of SPEC.md: the published value is rejected and the right one accepted.
 
 The numbers are taken from the table itself, so that table and tests cannot drift apart.  Projections, head
-splitting and the articles' own mistakes are written out in plain NumPy; attention is the reference's.
+splitting and the articles' own mistakes are written in plain NumPy; attention is the reference's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Row:
 
 
 def _table(text: str) -> list[Row]:
-    """The rows of the errata table: those after its heading that are neither titles nor the line below them."""
+    """The rows of the errata table, without its title row and the line below it."""
     _, _, section = text.partition("## Errata of published examples")
     lines = [line for line in section.splitlines() if line.startswith("|")]
     return [Row(*(cell.strip() for cell in line.strip("|").split("|"))) for line in lines[2:]]
@@ -44,7 +44,7 @@ TESTED: Counter[Row] = Counter()
 
 
 def erratum(source: str, published: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Hand a test the one row of the table with this source whose published value starts so."""
+    """Decorator that gives a test the one row with this source whose published value starts with this text."""
     (row,) = [row for row in ROWS if row.source == source and row.published.startswith(published)]
     TESTED[row] += 1
     return pytest.mark.parametrize("row", [row], ids=[row.published])
@@ -61,7 +61,7 @@ def _last_number(text: str) -> float:
 
 
 def _is(computed: Array | float, printed: Array | tuple[float, ...] | float, digits: int = 1) -> bool:
-    """Whether a result is the printed one, to half a unit in the last printed digit."""
+    """Whether a result equals the printed one to half a unit in the last printed digit."""
     a, b = np.asarray(computed), np.asarray(printed)
     return a.shape == b.shape and bool(np.all(np.abs(a - b) <= 0.5 * 10.0**-digits * (1 + 1e-9)))
 
@@ -94,11 +94,11 @@ def test_score_of_section_4_1(row: Row) -> None:
     score = reference.sdpa(*(np.reshape(array, (1, 1, 1, 3)) for array in (q, k, k))).lse.item()
     assert _is(score, _last_number(row.right), digits=6)
     assert not _is(score, _last_number(row.published), digits=4)
-    assert _is(0.45 / np.sqrt(3), _last_number(row.published), digits=4)  # where the printed number came from
+    assert _is(0.45 / np.sqrt(3), _last_number(row.published), digits=4)  # origin of the printed number
 
 
 def _check_vectors(row: Row, *computed: Array) -> None:
-    """The row's right vectors are those computed, in order, and none of the published ones is."""
+    """Check that the row's right vectors are the computed ones, in order, and that no published one is."""
     right, published = _vectors(row.right), _vectors(row.published)
     assert published
     assert len(right) == len(computed)
@@ -108,7 +108,7 @@ def _check_vectors(row: Row, *computed: Array) -> None:
 
 
 def test_a_row_that_says_what_the_article_says_is_no_erratum() -> None:
-    """The check of vectors rejects the published value in the place of the right one, and a row without a vector."""
+    """The check of vectors rejects the published value instead of the right one, and a row without a vector."""
     row = next(row for row in ROWS if row.published.startswith("Q1 = "))
     _check_vectors(row, Q1)
     for wrong in (replace(row, right=row.published), replace(row, published=row.right), replace(row, published="Q1")):
@@ -194,7 +194,7 @@ def _random(*shape: int) -> Array:
 
 @erratum("002 multi-head", "scale 1/√dim")
 def test_scale_of_source_002(row: Row) -> None:
-    """1/√(model width) gives the numbers of one head where two heads were asked for."""
+    """1/√(model width) gives the numbers of one head for two heads."""
     one, two = (next(e for e in examples() if e.name == f"source_002_{n}") for n in ("one_head", "two_heads"))
     x = one.q[0]  # (1, 6, 4)
     with_width_of_head = _self_attention(x, 2)
@@ -244,7 +244,7 @@ def test_combination_of_source_002(row: Row) -> None:
 @pytest.mark.parametrize("fill", [-1e9, -1e20])
 @erratum("001, 004", "masked scores filled")
 def test_finite_fill(row: Row, fill: float) -> None:
-    """With a finite fill a fully masked row is the mean of the values; the spec says zeros."""
+    """With a finite fill a fully masked row is the mean of the values; the spec requires zeros."""
     q, k, v = _random(1, 1, 2, 4), _random(1, 1, 3, 4), _random(1, 1, 3, 5)
     mask = np.array([[False, False, False], [True, False, True]])
     filled = _softmax(np.where(mask, q @ k.swapaxes(2, 3) / 2, fill)) @ v
@@ -279,7 +279,7 @@ def _layer_norm(x: Array) -> Array:
 
 @erratum("001, 000", "residual and normalisation")
 def test_residual_and_normalisation(row: Row) -> None:
-    """The layer alone is neither normalised nor does it keep x; the sub-layer LayerNorm(x + MHA(x)) does both."""
+    """The layer alone neither normalises nor keeps x; the sub-layer LayerNorm(x + MHA(x)) does both."""
     x = _random(2, 3, 4)
     out = np.zeros((4, 4))  # an output projection of zeros: the layer adds nothing
     layer = _self_attention(x, 2) @ out
@@ -295,7 +295,7 @@ def test_residual_and_normalisation(row: Row) -> None:
 
 
 def test_every_row_has_a_test() -> None:
-    """Each row of the errata table has a test of its own here, and the table was found."""
+    """Each row of the errata table has its own test here, and the table was found."""
     assert len(ROWS) >= 13
     assert [row for row in ROWS if not TESTED[row]] == []
 

@@ -1,4 +1,4 @@
-"""What a wrong output is called."""
+"""Names for the pattern of a wrong output."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ WRONG[:, :, 1] = True
     ],
 )
 def test_a_wrong_row_is_called_by_what_it_holds(value: float | np.ndarray, name: str) -> None:
-    """NaN, infinity, zeros and the mean of v are named; anything else is not guessed at."""
+    """NaN, infinity, zeros and the mean of v are named; nothing else is guessed."""
     got = np.where(WRONG, value, EXPECTED.output)
     assert error_pattern(got, EXPECTED, WRONG) == name
 
 
 def test_one_other_element_makes_it_nameless() -> None:
-    """The name has to fit every wrong element."""
+    """A name must fit every wrong element."""
     got = np.where(WRONG, np.nan, EXPECTED.output)
     got[0, 0, 1, 0] = 5.0
     assert error_pattern(got, EXPECTED, WRONG) == ""
@@ -40,7 +40,7 @@ def test_one_other_element_makes_it_nameless() -> None:
 
 @pytest.mark.parametrize(("value", "name"), [(np.nan, "NaN"), (-np.inf, "infinity"), (0.0, "zeros"), (0.5, "")])
 def test_any_result_is_called_by_what_is_plain_to_see(value: float, name: str) -> None:
-    """Gradients and the outputs of layers, too; right elements do not count."""
+    """Gradients and outputs of layers are named too, by their wrong elements only."""
     got, wrong = np.array([[1.0, value], [2.0, value]]), np.array([[False, True], [False, True]])
     assert plain(got, wrong) == name
     assert plain(got, np.ones((2, 2), bool)) == ""

@@ -46,7 +46,7 @@ def test_weights_may_underflow_as_powers_and_as_weights(seed: int) -> None:
 
 
 def test_a_weight_that_is_lost_and_large_is_outside() -> None:
-    """What underflow excuses is no more than three times the subnormal spacing."""
+    """Underflow excuses at most three times the subnormal spacing."""
     problem = Problem("underflow-0", Shape(b=1, sq=8, sk=300, d=4), spread=3.0, return_weights=True)
     case, results = stored(problem, "float16")
     small = (results["weights"] > 2.0**-22) & (results["weights"] < 2.0**-20)
@@ -56,7 +56,7 @@ def test_a_weight_that_is_lost_and_large_is_outside() -> None:
 
 
 def test_lse_may_be_stored_stage_by_stage() -> None:
-    """The sum of the powers, its logarithm and lse each rounded upwards to bfloat16 by nearly half a spacing."""
+    """The sum of the powers, its logarithm and lse may each be rounded upwards to bfloat16 by nearly half a spacing."""
     keys = max(range(3000, 4097), key=lambda n: float(bfloat16(np.log(float(bfloat16(n))))) - np.log(n))
     x = Shape(b=1, hq=1, hkv=1, sq=1, sk=keys, d=1, dv=1)
     score = 0.033  # over half the spacing of bfloat16 near log 4000
@@ -70,7 +70,7 @@ def test_lse_may_be_stored_stage_by_stage() -> None:
 
 
 def test_scores_with_errors_of_hundreds_have_a_bound() -> None:
-    """Where exp of the error overflows and the weight underflows, every bound is a number, and no weight exceeds it."""
+    """Bounds are finite, and no weight exceeds its own, where exp of the error overflows and the weight underflows."""
     q, v = np.ones((1, 1, 1, 1)), np.array([1.0, -1.0, 3.0]).reshape(1, 1, 3, 1)
     expected = reference.sdpa(q, np.array([90000.0, 80000.0, -80000.0]).reshape(1, 1, 3, 1), v)
     limit = bound(expected, Options(), "bfloat16", Profile.STORAGE)
@@ -80,7 +80,7 @@ def test_scores_with_errors_of_hundreds_have_a_bound() -> None:
 
 
 def test_a_key_whose_weight_has_underflowed_may_come_back() -> None:
-    """Scores of 30000 and 29000 stored in bfloat16 may change places, though the smaller weight is 0 in float64."""
+    """Scores of 30000 and 29000 stored in bfloat16 may swap order, though the smaller weight is 0 in float64."""
     q, v = np.ones((1, 1, 1, 1)), np.array([1.0, -1.0]).reshape(1, 1, 2, 1)
     expected = reference.sdpa(q, np.array([30000.0, 29000.0]).reshape(1, 1, 2, 1), v)
     assert expected.weights[0, 0, 0, 1] == 0
@@ -93,7 +93,7 @@ def test_a_key_whose_weight_has_underflowed_may_come_back() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_weights_may_be_flushed_to_zero(dtype: str) -> None:
-    """Where the values of large weights are 0, a weight below 2^-126 is all that is left, and may be lost."""
+    """A weight below 2^-126 may be lost, even if only its value is not 0."""
     q, k = np.ones((1, 1, 1, 1)), np.array([88.0, 0.0]).reshape(1, 1, 2, 1)
     v = np.array([0.0, 1e6]).reshape(1, 1, 2, 1)
     expected = reference.sdpa(q, k, v)
@@ -105,7 +105,7 @@ def test_weights_may_be_flushed_to_zero(dtype: str) -> None:
 @pytest.mark.parametrize("values", [0.0, 1.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_nearly_equal_powers_may_be_added_one_by_one(seed: int, values: float) -> None:
-    """Their roundings go the same way, and add up to more than any multiple of the square root of their number."""
+    """Roundings in the same direction may exceed every multiple of the square root of their number."""
     rng = np.random.default_rng(seed)
     q, k = np.full((1, 1, 1, 1), 1e-4, np.float32), rng.standard_normal((1, 1, 20_000, 1)).astype(np.float32)
     v = np.where(values, np.float32(values), rng.standard_normal((1, 1, 20_000, 2)).astype(np.float32))

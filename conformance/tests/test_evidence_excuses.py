@@ -1,4 +1,4 @@
-"""What is no false alarm in layers and gradients: records in their rows, and numbers beyond the dtype's range."""
+"""Excuses for layers and gradients: records in their rows, and numbers beyond the dtype's range."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EMPTY = LayerProblem("p", "mha", PLAIN, kv_lengths=(0, 4))
 
 
 def verdict(pool: Pool, function: str, problem: Any, name: str, dtype: str = "float32") -> Verdict:
-    """What becomes of a problem on a function of this module, under the name of a library's implementation."""
+    """The verdict on a problem for a function of this module, under the name of a library's implementation."""
     selection = choose((HERE + function,), ("cpu",), (dtype,), pool)
     (target,) = selection.targets
     renamed = replace(target.implementation, name=name)
@@ -58,7 +58,7 @@ def last_sample_nan(
 def nan_gradients(
     q: Any, k: Any, v: Any, grad_output: Any, *, is_causal: bool = False, scale: float | None = None
 ) -> Any:
-    """NaN everywhere."""
+    """NaN in every gradient."""
     return tuple(np.full_like(a, np.nan) for a in of_sdpa(q, k, v, grad_output, is_causal=is_causal, scale=scale))
 
 
@@ -67,27 +67,27 @@ nan_gradients.operator = "sdpa_grad"  # type: ignore[attr-defined]
 
 
 def test_a_record_excuses_its_own_rows_of_a_layer(unprepared: Pool) -> None:
-    """The ledger knows torch-mha-fast to give NaN in fully masked rows, which the first sample consists of."""
+    """The ledger records that torch-mha-fast gives NaN in fully masked rows, such as all rows of the first sample."""
     got = verdict(unprepared, "first_sample_nan", EMPTY, "torch-mha-fast")
     assert (got.kind, got.why) == (Kind.KNOWN, "torch-mha-fast-empty-row")
 
 
 def test_a_record_excuses_no_other_rows_of_a_layer(unprepared: Pool) -> None:
-    """The last sample has keys."""
+    """The record does not excuse the last sample, which has keys."""
     got = verdict(unprepared, "last_sample_nan", EMPTY, "torch-mha-fast")
     assert got.kind is Kind.ALARM
     assert got.why.startswith("NaN: output")
 
 
 def test_a_record_excuses_no_other_layer(unprepared: Pool) -> None:
-    """The same failure of another implementation, and without a fully masked row."""
+    """The same failure is an alarm for another implementation, and without a fully masked row."""
     assert verdict(unprepared, "first_sample_nan", EMPTY, "numpy-layer").kind is Kind.ALARM
     full = replace(EMPTY, kv_lengths=(1, 4))
     assert verdict(unprepared, "first_sample_nan", full, "torch-mha-fast", "float64").kind is Kind.ALARM
 
 
 def test_gradients_have_the_deviations_of_their_function(unprepared: Pool) -> None:
-    """torch-sdpa gives NaN where is_causal meets a negative scale, so its gradients may; others may not."""
+    """torch-sdpa gives NaN where is_causal meets a negative scale, which excuses its gradients and no others."""
     problem = GradientProblem(Problem("p", Shape(), is_causal=True, scale=-1.0), 1.0)
     got = verdict(unprepared, "nan_gradients", problem, "torch-sdpa-gradients")
     assert (got.kind, got.why) == (Kind.KNOWN, "torch-flash-causal-scale")
@@ -98,7 +98,7 @@ def test_gradients_have_the_deviations_of_their_function(unprepared: Pool) -> No
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_projection_beyond_the_range_is_excused(unprepared: Pool) -> None:
-    """Where q does not fit into float16 nothing is promised; where it does, NaN is an alarm."""
+    """NaN is excused where q exceeds float16, and an alarm where it does not."""
     large, small = (LayerProblem("p", "mha", PLAIN, spread, values=10.0) for spread in (1e5, 1.0))
     assert verdict(unprepared, "first_sample_nan", large, "numpy-layer", "float16").why == "SDPA-26"
     assert verdict(unprepared, "first_sample_nan", small, "numpy-layer", "float16").kind is Kind.ALARM

@@ -27,13 +27,13 @@ from attention_conformance.conformance.tests.special_values import SPECIAL, give
 
 @functools.cache
 def problems() -> list[Problem]:
-    """As many as the evidence is made of; not drawn when this file is collected."""
+    """The problems of the evidence; they are not drawn when this file is collected."""
     return [random_problem(index) for index in range(SDPA.problems)]
 
 
 @functools.cache
 def of_sdpa() -> dict[str, Any]:
-    """What they are, as the evidence says it."""
+    """The evidence's summary of the problems."""
     return count_drawn(replace(SDPA, problem=problems().__getitem__), SDPA.problems)
 
 
@@ -43,27 +43,27 @@ def ends(name: str) -> tuple[float, float]:
 
 
 def test_an_index_always_gives_the_same_problem() -> None:
-    """What was measured can be measured again."""
+    """An index always gives the same problem, so that a measurement can be repeated."""
     assert [random_problem(n) for n in range(50)] == problems()[:50]
     assert [dtype_of(n) for n in range(50)] == [dtype_of(n) for n in range(50)]
 
 
 def test_shapes_reach_from_one_to_the_largest() -> None:
-    """D and Dv from 1 to 256, keys from 1 to 4096, rows from 1 on."""
+    """D and Dv range from 1 to 256, keys from 1 to 4096, rows from 1."""
     assert ends("d") == ends("dv") == (1, WIDTH) == (1, 256)
     assert ends("sk") == (1, KEYS) == (1, 4096)
     assert ends("sq") == (1, ROWS)
 
 
 def test_long_and_wide_meet() -> None:
-    """The limit of work cuts rows, heads and batches, and neither D nor Sk."""
+    """The limit of work reduces rows, heads and batches, but neither D nor Sk."""
     shapes = [problem.shape for problem in problems()]
     assert any(s.sk > 3000 and s.d > 150 and s.dv > 150 for s in shapes)
     assert max(s.b * s.hq * s.sq * s.sk * (s.d + s.dv) for s in shapes) <= WORK
 
 
 def test_sizes_reach_both_ends_of_their_range() -> None:
-    """Spreads from 0.01 to 30, offsets from −1e4 to 1e4, values from 0.01 to 100, one key 50 times as long."""
+    """Spreads reach from 0.01 to 30, offsets from −1e4 to 1e4, values from 0.01 to 100, one key is 50 times as long."""
     for name, (low, high) in {"spread": SPREAD, "values": VALUES}.items():
         assert low <= ends(name)[0] < 1.1 * low
         assert 0.9 * high < ends(name)[1] <= high
@@ -74,14 +74,14 @@ def test_sizes_reach_both_ends_of_their_range() -> None:
 
 
 def test_every_option_is_drawn() -> None:
-    """Each option, and each special value of it, is in hundreds of problems."""
+    """Each option and each of its special values occurs in hundreds of problems."""
     counts = {name: field["given"] for name, field in of_sdpa()["fields"].items()}
     counts |= {name: sum(map(special, problems())) for name, special in SPECIAL.items()}
     assert not {name: count for name, count in counts.items() if count <= 300}
 
 
 def test_options_are_drawn_independently() -> None:
-    """Any two options meet, and each also comes without the other."""
+    """Any two options occur together, and each also occurs without the other."""
     options = ("mask", "bias", "is_causal", "window", "kv_lengths", "scale", "softcap", "return_weights", "return_lse")
     seen: Counter[tuple[str, str, bool, bool]] = Counter()
     for problem in problems()[:4000]:
@@ -92,12 +92,12 @@ def test_options_are_drawn_independently() -> None:
 
 
 def test_every_pattern_of_broadcast_axes_is_drawn() -> None:
-    """Masks and biases of rank 1 to 4, with any of their axes of length 1."""
+    """Masks and biases have rank 1 to 4, with any of their axes of length 1."""
     axes = {given.axes for p in problems() for given in (p.mask, p.bias) if given}
     assert len(axes) == 2 + 4 + 8 + 16
 
 
 def test_every_dtype_has_its_share() -> None:
-    """Of a hundred problems each dtype has as many as it says, give or take one."""
+    """Each dtype has its stated share of a hundred problems, give or take one."""
     for dtype, of_hundred in DTYPES.items():
         assert abs(100 * of_sdpa()["dtypes"][dtype] / len(problems()) - of_hundred) < 1

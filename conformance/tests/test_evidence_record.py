@@ -1,4 +1,4 @@
-"""The evidence for the error bounds as it is kept: what evidence.json.zst holds, and the page that is made from it."""
+"""The kept evidence for the error bounds: the contents of evidence.json.zst, and the page made from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attention_conformance.conformance.properties.drawn import SEED
 
 pytestmark = pytest.mark.slow(20)
 
-#: Everything but attention itself, whose bound the others are made of.
+#: Everything but attention itself, whose bound the other bounds are built from.
 OTHERS = [name for name in SERIES if name != "sdpa"]
 
 
@@ -32,12 +32,12 @@ def evidence() -> dict[str, Any]:
 
 @pytest.mark.documents
 def test_the_page_is_up_to_date(evidence: dict[str, Any]) -> None:
-    """BOUNDS.md is what is made of page.md and evidence.json.zst."""
+    """BOUNDS.md equals what page.md and evidence.json.zst give."""
     assert page.PAGE.read_text(encoding="utf-8") == page.render(evidence)
 
 
 def test_a_changed_number_changes_the_page(evidence: dict[str, Any]) -> None:
-    """The tables are made of the numbers of the file."""
+    """The tables are made from the numbers of the file."""
     other = copy.deepcopy(evidence)
     other["series"]["mha"]["rows"][0]["alarms"] = 4711
     assert "4711" in page.render(other)
@@ -45,13 +45,13 @@ def test_a_changed_number_changes_the_page(evidence: dict[str, Any]) -> None:
 
 
 def test_a_number_that_is_missing_is_named(evidence: dict[str, Any]) -> None:
-    """Evidence that lacks what the words speak of makes no page."""
+    """Evidence that lacks a number that the text mentions makes no page."""
     with pytest.raises(KeyError, match="seed"):
         page.render({name: value for name, value in evidence.items() if name != "seed"})
 
 
 def test_every_series_is_kept(evidence: dict[str, Any]) -> None:
-    """Attention, decoding, the layers and gradients."""
+    """The evidence has attention, decoding, the layers and gradients."""
     assert list(evidence["series"]) == list(SERIES)
 
 
@@ -65,7 +65,7 @@ def test_there_are_enough_problems_and_no_false_alarm(evidence: dict[str, Any], 
 
 @pytest.mark.parametrize("name", SERIES)
 def test_the_plainest_implementation_executed_every_problem(evidence: dict[str, Any], name: str) -> None:
-    """The one in NumPy has every option, so every problem is judged on it."""
+    """The NumPy implementation has every option, so every problem is judged on it."""
     part = evidence["series"][name]
     judged = [row["judged"] for row in part["rows"] if row["implementation"] == SERIES[name].implementations[0]]
     assert sum(judged) + _excused(part, SERIES[name].implementations[0]) == part["problems"]
@@ -78,7 +78,7 @@ def _excused(part: dict[str, Any], implementation: str) -> int:
 
 
 def test_every_profile_of_every_dtype_was_used_up(evidence: dict[str, Any]) -> None:
-    """For every dtype and profile an implementation that declares it used more than half of the bound somewhere."""
+    """An implementation of every dtype and profile used over half of the bound somewhere (a tenth in float64)."""
     for dtype in sensitivity.DTYPES:
         for profile in profiles(dtype):
             every = evidence["series"]["sdpa"]["rows"]
@@ -88,7 +88,7 @@ def test_every_profile_of_every_dtype_was_used_up(evidence: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_profile_was_judged(evidence: dict[str, Any], name: str) -> None:
-    """For every dtype and profile something that declares it was judged, and used some of the bound."""
+    """An implementation of every dtype and profile was judged, and used some of the bound."""
     for dtype in sensitivity.DTYPES:
         for profile in profiles(dtype):
             every = evidence["series"][name]["rows"]
@@ -101,7 +101,7 @@ def test_every_profile_was_judged(evidence: dict[str, Any], name: str) -> None:
 
 @pytest.mark.parametrize("name", SERIES)
 def test_the_evidence_is_of_what_is_measured_now(evidence: dict[str, Any], name: str) -> None:
-    """Seed, problems, implementations and their shares are those of the program as it is."""
+    """Seed, problems, implementations and their shares are those of the current program."""
     part, series = evidence["series"][name], SERIES[name]
     assert evidence["seed"] == SEED
     assert part["every"] == dict(series.every)
@@ -114,7 +114,7 @@ def test_the_evidence_is_of_what_is_measured_now(evidence: dict[str, Any], name:
 def test_the_evidence_is_of_these_cases_and_bounds(evidence: dict[str, Any], name: str) -> None:
     """No case was added and no bound changed since: else run ``attention-conformance evidence --only`` with the series.
 
-    Where only cases have changed, ``attention-conformance evidence --cases``.
+    If only cases have changed, run ``attention-conformance evidence --cases``.
     """
     assert stale(evidence["series"][name]["stamp"], stamp(SERIES[name])) == []
 
@@ -131,7 +131,7 @@ def test_what_was_excluded_is_a_record(evidence: dict[str, Any], name: str) -> N
 
 @pytest.mark.parametrize("name", SERIES)
 def test_half_of_what_an_implementation_has_is_judged(evidence: dict[str, Any], name: str) -> None:
-    """Exclusions do not swallow the problems: of those that an implementation ran, most are judged."""
+    """Of the problems that an implementation ran, most are judged and not excluded."""
     for row in evidence["series"][name]["rows"]:
         if row["judged"] > 100:
             assert sum(row["known"].values()) < row["judged"], row["implementation"]
@@ -139,14 +139,14 @@ def test_half_of_what_an_implementation_has_is_judged(evidence: dict[str, Any], 
 
 @pytest.mark.parametrize("name", SERIES)
 def test_one_part_in_ten_thousand_is_caught_in_float32(evidence: dict[str, Any], name: str) -> None:
-    """Of every quantity, on at least one of the suite's cases."""
+    """A relative error of 1e-4 in every quantity is caught by at least one of the suite's cases."""
     rows = [r for r in evidence["series"][name]["sensitivity"] if (r["dtype"], r["profile"]) == ("float32", "wide")]
     assert {row["quantity"] for row in rows} == set(sensitivity.QUANTITIES[SERIES[name].operator])
     assert all(row["smallest"] <= sensitivity.PROMISED and row["caught_at_promised"] for row in rows)
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:
-    """A file of another format is named."""
+    """A file of another format is refused by name."""
     path = tmp_path / "evidence.json"
     path.write_text('{"format": 0}')
     with pytest.raises(ValueError, match=r"evidence\.json has format 0, expected 3"):
@@ -163,7 +163,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("few")
 def test_the_command_measures_and_writes_both_files(tmp_path: Path) -> None:
-    """``attention-conformance evidence --only sdpa`` writes the evidence and the page beside it, and keeps the rest."""
+    """``attention-conformance evidence --only sdpa`` writes the evidence and the page next to it, keeping the rest."""
     target = tmp_path / "evidence.json.zst"
     command = ["evidence", "--problems", "6", "--parallel", "1", "--only", "sdpa", "-o", str(target)]
     assert main(command) == 0
@@ -175,7 +175,7 @@ def test_the_command_measures_and_writes_both_files(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("few")
 def test_the_command_measures_remeasure_cases(tmp_path: Path) -> None:
-    """``--cases`` judges no random problem, and leaves the stamp of the bounds as it was."""
+    """``--cases`` judges no random problem, and leaves the stamp of the bounds unchanged."""
     target = tmp_path / "evidence.json.zst"
     assert main(["evidence", "--cases", "-o", str(target)]) == 0
     written, kept = record.read(target), record.read()

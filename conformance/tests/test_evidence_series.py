@@ -1,4 +1,4 @@
-"""The random problems of layers, gradients and decoding: reproducible, of every kind, and judged as those of sdpa."""
+"""The random problems of layers, gradients and decoding: reproducible, of every kind, and judged like those of sdpa."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OTHERS = {name: series for name, series in SERIES.items() if name != "sdpa"}
 
 
 def kinds(pool: Pool, name: str, implementation: str, problems: int, dtype: str = "") -> list[Kind]:
-    """What becomes of the first problems of a series on an implementation."""
+    """The verdicts on the first problems of a series for an implementation."""
     selection = choose((implementation,), ("cpu",), (dtype,) if dtype else (), pool)
     jury = Jury(pool, selection, read(), SERIES[name])
     return [each.kind for index in range(problems) for each in jury.verdicts(index)]
@@ -35,7 +35,7 @@ def kinds(pool: Pool, name: str, implementation: str, problems: int, dtype: str 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_an_index_always_gives_the_same_problem(name: str) -> None:
-    """What was measured can be measured again, to the last bit of the inputs."""
+    """An index gives the same inputs to the last bit, so that a measurement can be repeated."""
     series = OTHERS[name]
     assert count_drawn(series, 30) == count_drawn(series, 30)
     for index in range(5):
@@ -47,13 +47,13 @@ def test_an_index_always_gives_the_same_problem(name: str) -> None:
 
 @functools.cache
 def thousands(name: str) -> dict[str, Any]:
-    """What three thousand problems of a series are."""
+    """A summary of three thousand problems of a series."""
     return count_drawn(OTHERS[name], 3000)
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_option_is_drawn(name: str) -> None:
-    """Each option, and each special value of it, is in dozens of problems."""
+    """Each option and each of its special values occurs in dozens of problems."""
     counts = Counter({field: each["given"] for field, each in thousands(name)["fields"].items()})
     for index in range(3000):
         counts.update(specials(OTHERS[name].problem(index)))
@@ -62,7 +62,7 @@ def test_every_option_is_drawn(name: str) -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_sizes_reach_from_one_to_the_largest(name: str) -> None:
-    """Widths from 1 to 256, and hundreds of keys, and spreads from 0.01 to 30."""
+    """Widths range from 1 to 256, keys to hundreds, spreads from 0.01 to 30."""
     fields = thousands(name)["fields"]
     least = {"e" if "e" in fields else "d": 250, "dv": 250, "sk": 500, "spread": 29}
     assert all(fields[size]["largest"] > number for size, number in least.items())
@@ -71,14 +71,14 @@ def test_sizes_reach_from_one_to_the_largest(name: str) -> None:
 
 
 def test_work_is_limited() -> None:
-    """A layer's rows and samples are cut, its widths never."""
+    """The limit of work reduces a layer's rows and samples, but never its widths."""
     shapes = [layer_problem("mha", index).shape for index in range(3000)]
     assert max(s.b * s.heads * s.sq * s.sk * (s.d + s.dv) for s in shapes) <= WORK
     assert any(s.e > 200 and s.heads * s.d > 200 for s in shapes)
 
 
 def test_a_past_may_end_anywhere() -> None:
-    """Before the first key, behind the last, and in between."""
+    """A past ends before the first key, after the last, or in between."""
     problems = [decode_problem(index) for index in range(300)]
     assert all(0 <= p.past <= p.shape.sk for p in problems)
     assert any(0 < p.past < p.shape.sk - p.shape.sq for p in problems)
@@ -88,7 +88,7 @@ def test_a_past_may_end_anywhere() -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_correct_implementation_has_no_false_alarm(unprepared: Pool, name: str) -> None:
-    """Forty problems, all executed and all inside."""
+    """Forty problems are all executed and all inside the bounds."""
     found = kinds(unprepared, name, OTHERS[name].implementations[0], 40)
     assert found.count(Kind.KEPT) == 40
 
@@ -106,7 +106,7 @@ WRONG = {
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_wrong_implementation_is_an_alarm(unprepared: Pool, name: str) -> None:
-    """Of each operator; on some problems, as others do not show it.  Few are excused, as out of float16's range."""
+    """Some problems of each operator raise an alarm, and few are excused as out of float16's range."""
     found = kinds(unprepared, name, WRONG[name], 60)
     assert found.count(Kind.ALARM) > 3
     assert found.count(Kind.KNOWN) < 3

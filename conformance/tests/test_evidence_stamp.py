@@ -1,4 +1,4 @@
-"""The stamp of the evidence: other cases and other numbers of a bound are noticed, and nothing else is."""
+"""The stamp of the evidence: other cases and other bounds are noticed, and nothing else is."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def kept() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("name", SERIES)
 def test_a_stamp_is_always_the_same(name: str, kept: dict[str, dict[str, Any]]) -> None:
-    """Twice the same series, twice the same numbers."""
+    """The stamp of a series is the same twice."""
     assert stale(kept[name], stamp(SERIES[name])) == []
 
 
-#: Operators that have no series, and why: of each ``python -m studies serving_alarms`` judges random problems by
-#: correct variants, which need no library and no ledger.
+#: Operators without a series, and why: ``python -m studies serving_alarms`` judges random problems of each with correct
+#: variants, which need no library and no ledger.
 WITHOUT_SERIES = {
     "varlen": "a sequence has the bound of sdpa, of which there is a series; variants pack and pad",
     "varlen_grad": "a sequence has the bound of sdpa_grad, of which there is a series",
@@ -60,7 +60,7 @@ WITHOUT_SERIES = {
 }
 
 #: Keywords of sdpa that no series draws, and why.  A block mask and a tree have no term of their own in the bound: it
-#: is that of the mask in their place, to the last bit (the test below), and masks are drawn in both series.
+#: equals the bound of the equivalent mask to the last bit (the test below), and both series draw masks.
 NOT_DRAWN = {
     "block_mask": "a mask",
     "block_size": "a mask",
@@ -79,7 +79,7 @@ def test_every_case_belongs_to_one_series() -> None:
 
 
 def test_an_operator_without_a_series_has_random_problems_and_variants() -> None:
-    """Five of each of its forms, and of latent attention such as use up both profiles."""
+    """Each form has at least five variants, and those of latent attention use both profiles."""
     for operator in WITHOUT_SERIES:
         forms = [form for form, each in FORMS.items() if each == operator]
         assert forms
@@ -89,7 +89,7 @@ def test_an_operator_without_a_series_has_random_problems_and_variants() -> None
 
 
 def test_what_no_series_draws_has_a_reason() -> None:
-    """Keywords of sdpa that problems of neither sdpa nor decoding have."""
+    """NOT_DRAWN lists exactly the keywords of sdpa that no problem of sdpa or decoding has."""
     drawn: set[str] = set()
     for name in ("sdpa", "decode"):
         drawn |= {given for index in range(300) for given in SERIES[name].problem(index).case().keywords}
@@ -98,7 +98,7 @@ def test_what_no_series_draws_has_a_reason() -> None:
 
 @pytest.mark.parametrize("form", ["blocks", "trees"])
 def test_a_block_mask_and_a_tree_have_the_bound_of_their_mask(form: str) -> None:
-    """To the last bit, in every profile, on random problems; the opposite mask has another one."""
+    """Bounds are equal to the last bit, in every profile, on random problems; the opposite mask has another bound."""
     others = 0
     for seed in range(12):
         case = serving.drawn(serving.of_rng(np.random.default_rng(seed)), form).case()
@@ -115,7 +115,7 @@ def test_a_block_mask_and_a_tree_have_the_bound_of_their_mask(form: str) -> None
 
 
 def test_a_case_more_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of its own series, and of no other."""
+    """An added case is noticed in its own series and in no other."""
     monkeypatch.setattr(module, "PROBLEMS", 0)
     kept = {name: stamp(series) for name, series in SERIES.items()}
     one = every_case()["mha-plain"]
@@ -126,7 +126,7 @@ def test_a_case_more_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-#: What a case is made to be, what it is changed to, and whether that is noticed.
+#: The fields of a case, the changes to them, and whether the changes are noticed.
 CHANGES: dict[str, tuple[dict[str, object], dict[str, object], bool]] = {
     "nothing": ({}, {}, False),
     "one-element": ({}, {"edit": lambda x: replace(x, k=_with_one_other(x.k))}, True),
@@ -159,7 +159,7 @@ def _with_one_other(k: np.ndarray, change: float = 2**-4) -> np.ndarray:
 def test_other_inputs_of_a_case_are_noticed(
     before: dict[str, object], after: dict[str, object], noticed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One element, one number, one flag, one dtype, an argument for another; but not what is said of them."""
+    """A changed element, number, flag, dtype or exchanged arguments are noticed, but not a changed sentence."""
     monkeypatch.setattr(module, "PROBLEMS", 0)
     one = replace(every_case()["plain"], **before)  # type: ignore[arg-type]
     stamps = []
@@ -172,14 +172,14 @@ def test_other_inputs_of_a_case_are_noticed(
 
 
 def test_only_more_than_rounding_of_inputs_is_noticed(kept: dict[str, dict[str, Any]]) -> None:
-    """Another machine's last digits are not another case."""
+    """Other last digits, as from another machine, are not a changed case."""
     one = kept["mha"]
     name = next(iter(one["cases"]))
     for change, found in ((1e-8, []), (1e-4, [f"case {name}"])):
         assert stale(one, {**one, "cases": {**one["cases"], name: one["cases"][name] + change}}) == found
 
 
-#: As no case changes with a constant of the bounds.
+#: Cached, as no case changes with a constant of the bounds.
 inputs = functools.cache(module.inputs)
 
 
@@ -198,7 +198,7 @@ def test_a_changed_constant_is_noticed(
     constant: str,
     noticed: set[str],
 ) -> None:
-    """By the series whose bounds it is a part of."""
+    """A changed constant is noticed by the series whose bounds use it."""
     monkeypatch.setattr(module, "inputs", inputs)
     monkeypatch.setattr(place, constant, getattr(place, constant) * 1.1)
     assert {name for name, series in SERIES.items() if stale(kept[name], stamp(series))} == noticed
@@ -211,7 +211,7 @@ def test_a_changed_constant_is_noticed(
 def test_only_more_than_rounding_changes_is_noticed(
     kept: dict[str, dict[str, Any]], dtype: str, change: float, noticed: bool
 ) -> None:
-    """Another machine's exp and sums are not another bound: of float64 they change a little more."""
+    """Other last digits, as from another machine's exp and sums, are no changed bound; float64 allows a little more."""
     one = kept["sdpa"]
     index = next(n for n in one["bounds"] if dtype_of(int(n)) == dtype)
     moved = {name: value * (1 + change) for name, value in one["bounds"][index].items()}

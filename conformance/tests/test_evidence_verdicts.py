@@ -1,4 +1,4 @@
-"""The judge of random problems: correct programs are kept, wrong ones are alarms, records excuse what they say."""
+"""The judge of random problems: correct programs pass, wrong ones are alarms, records excuse only what they record."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def jury(pool: Pool, *implementations: str, ledger: Ledger | None = None) -> Jur
 
 
 def verdict(pool: Pool, function: str, problem: Problem, dtype: str = "float32", name: str = "") -> Verdict:
-    """What becomes of a problem on a function of this module, under the name of a library's implementation."""
+    """The verdict on a problem for a function of this module, under the name of a library's implementation."""
     selection = choose((HERE + function,), ("cpu",), (dtype,), pool)
     (target,) = selection.targets
     renamed = replace(target.implementation, name=name or function)
@@ -52,31 +52,31 @@ def nan_for_negative_scale(q: Any, k: Any, v: Any, *, scale: float | None = None
 
 
 def first_key_behind_the_first_row(q: Any, k: Any, v: Any, *, mask: Any = None, is_causal: bool = False) -> Any:
-    """Every row but the first sees the first key alone."""
+    """Every row but the first sees only the first key."""
     output = eager.attention(q, k, v, mask=mask, is_causal=is_causal)
     output[:, :, 1:] = np.repeat(v, q.shape[1] // k.shape[1], axis=1)[:, :, :1]
     return output
 
 
 def only_the_first_key(q: Any, k: Any, v: Any, *, mask: Any = None, is_causal: bool = False) -> Any:
-    """Every row sees the first key alone, and the first row gets it negative."""
+    """Every row sees only the first key, and the first row gets its value negated."""
     output = first_key_behind_the_first_row(q, k, v, mask=mask, is_causal=is_causal)
     output[:, :, 0] = -output[:, :, 1]
     return output
 
 
 def refuses(q: Any, k: Any, v: Any, *, kv_lengths: Any = None) -> Any:
-    """Raises whatever it is given."""
+    """Raises in every call."""
     raise RuntimeError("no")
 
 
 def not_today(q: Any, k: Any, v: Any) -> Any:
-    """Says that it cannot."""
+    """Raises NotImplementedError in every call."""
     raise NotImplementedError("no")
 
 
 def test_a_correct_implementation_has_no_false_alarm(unprepared: Pool) -> None:
-    """A hundred problems, all executed and all inside."""
+    """A hundred problems are all executed and all inside the bounds."""
     judge = jury(unprepared, "numpy-eager")
     found = [each for index in range(100) for each in judge.verdicts(index)]
     assert {each.kind for each in found} == {Kind.KEPT}
@@ -84,7 +84,7 @@ def test_a_correct_implementation_has_no_false_alarm(unprepared: Pool) -> None:
 
 
 def test_a_wrong_implementation_is_an_alarm(unprepared: Pool) -> None:
-    """A causal mask aligned at the bottom right is found on causal problems, and on no other."""
+    """A causal mask aligned at the bottom right is an alarm on causal problems, and on no other."""
     judge = jury(unprepared, "attention_conformance.conformance.faults:causal_bottom_right")
     found = {index: each for index in range(60) for each in judge.verdicts(index)}
     alarms = {index for index, each in found.items() if each.kind is Kind.ALARM}
@@ -101,7 +101,7 @@ def test_a_bound_that_is_too_tight_is_an_alarm(unprepared: Pool, monkeypatch: py
 
 
 def test_numpy_is_judged_in_this_process_and_libraries_in_their_own() -> None:
-    """Honest variants are NumPy, too; the ONNX evaluator is a library, though its arrays are NumPy's."""
+    """NumPy's variants run in this process; the ONNX evaluator is a library, though it uses arrays of NumPy."""
     with closing(Near()) as pool:
         variant = plug_in("attention_conformance.conformance.evidence.variants:storage")
         assert {pool.call(each, "os:getpid") for each in (builtin()["numpy-eager"], variant)} == {os.getpid()}
@@ -109,13 +109,13 @@ def test_numpy_is_judged_in_this_process_and_libraries_in_their_own() -> None:
 
 
 def test_what_an_implementation_lacks_is_unsupported(unprepared: Pool) -> None:
-    """A keyword that it has not, or NotImplementedError."""
+    """A missing keyword or a NotImplementedError is unsupported."""
     assert verdict(unprepared, "nan_for_negative_scale", Problem("p", SMALL, softcap=2.0)).kind is Kind.UNSUPPORTED
     assert verdict(unprepared, "not_today", Problem("p", SMALL)).kind is Kind.UNSUPPORTED
 
 
 def test_a_record_excuses_its_own_trigger(unprepared: Pool) -> None:
-    """The ledger knows torch-sdpa to give NaN where is_causal meets a negative scale."""
+    """The ledger records that torch-sdpa gives NaN where is_causal meets a negative scale."""
     problem = Problem("p", SMALL, is_causal=True, scale=-1.0)
     got = verdict(unprepared, "nan_for_negative_scale", problem, name="torch-sdpa")
     assert (got.kind, got.why) == (Kind.KNOWN, "torch-flash-causal-scale")
@@ -123,7 +123,7 @@ def test_a_record_excuses_its_own_trigger(unprepared: Pool) -> None:
 
 @pytest.mark.parametrize("name", ["numpy-eager", "torch-sdpa-math"])
 def test_a_record_excuses_no_other_implementation(unprepared: Pool, name: str) -> None:
-    """The same failure is an alarm elsewhere."""
+    """The same failure is an alarm for other implementations."""
     problem = Problem("p", SMALL, is_causal=True, scale=-1.0)
     assert verdict(unprepared, "nan_for_negative_scale", problem, name=name).kind is Kind.ALARM
 
@@ -135,7 +135,7 @@ def test_a_record_excuses_no_other_trigger(unprepared: Pool) -> None:
 
 
 def test_a_record_excuses_no_other_failure(unprepared: Pool) -> None:
-    """ort-gqa is known to refuse a length of 0, and not to refuse other lengths."""
+    """The ledger records that ort-gqa refuses a length of 0; refusing other lengths is an alarm."""
     refused = Problem("evidence-p", SMALL, kv_lengths=(0,))
     assert verdict(unprepared, "refuses", refused, name="ort-gqa").why == "ort-gqa-length-zero"
     assert verdict(unprepared, "refuses", replace(refused, kv_lengths=(1,)), name="ort-gqa").kind is Kind.ALARM
@@ -143,16 +143,16 @@ def test_a_record_excuses_no_other_failure(unprepared: Pool) -> None:
 
 
 def test_a_record_excuses_no_other_rows(unprepared: Pool) -> None:
-    """A record that speaks of all rows but the first does not excuse a wrong first row."""
+    """A record of all rows but the first does not excuse a wrong first row."""
     problem = Problem("evidence-p", SMALL, mask=RandomMask(0.7, (1, 1, 1, None)), is_causal=True)
     got = verdict(unprepared, "first_key_behind_the_first_row", problem, name="onnx-reference")
     assert (got.kind, got.why) == (Kind.KNOWN, "onnx-reference-causal-one-row")
-    # In another dtype, as what is prepared is kept by name and call.
+    # In another dtype, as prepared functions are cached by name and call.
     assert verdict(unprepared, "only_the_first_key", problem, "float64", name="onnx-reference").kind is Kind.ALARM
 
 
 def test_stored_scores_may_overflow(unprepared: Pool) -> None:
-    """Beyond the largest float16 number nothing is promised to a program that stores scores, and only to such."""
+    """Scores beyond the largest float16 number excuse a program that stores scores, and no other."""
     problem = Problem("p", replace(SMALL, d=64), spread=30.0, outlier=50.0, scale=10.0)
     judge = jury(
         unprepared,
@@ -169,7 +169,7 @@ def test_stored_scores_may_overflow(unprepared: Pool) -> None:
 
 
 def test_rows_count_what_became_of_problems() -> None:
-    """Alarms are judged problems, shares are of those that were kept, and the worst problem is named."""
+    """Alarms count as judged, shares are of kept problems, and the worst problem is named."""
     base = Verdict(0, "a", "float16", "fused", Kind.KEPT, 0.25, ("fused", "storage"))
     verdicts = [
         base,

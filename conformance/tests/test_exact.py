@@ -29,7 +29,7 @@ from attention_conformance.conformance.tests.exact import MINUS_INFINITY, ZERO, 
     ],
 )
 def test_number_is_read(text: str | int, value: float) -> None:
-    """A text of the vocabulary is the number that it looks like."""
+    """A text of the vocabulary is read as the number that it looks like."""
     assert float(parse(text)) == pytest.approx(value, rel=1e-15)
 
 
@@ -39,21 +39,21 @@ def test_number_is_read(text: str | int, value: float) -> None:
      "2*3", "ln(7)x", "0x10", "1_0", ".5", "5.", "٣", "__import__('os')"],
 )  # fmt: skip
 def test_other_text_is_refused(text: str) -> None:
-    """What is not in the vocabulary is refused, never evaluated."""
+    """A text outside the vocabulary is refused, never evaluated."""
     with pytest.raises(NotExact):
         parse(text)
 
 
 @pytest.mark.parametrize("value", [True, 1.5, None, [1]])
 def test_other_types_are_refused(value: object) -> None:
-    """Floats and booleans are refused: they are not exact, or not numbers."""
+    """Floats, which are not exact, and booleans, which are not numbers, are refused."""
     with pytest.raises(NotExact):
         parse(value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["3", "-2", "3/7", "ln 2", "-ln 2", "5/3 ln 2 ln 2", "2 ln(7/2)", "-inf", "0"])
 def test_text_and_number_are_the_same(text: str) -> None:
-    """Printing a number gives the text that it was read from, if that was in lowest terms."""
+    """A printed number equals the text that it was read from, if that was in lowest terms."""
     assert str(parse(text)) == text
 
 

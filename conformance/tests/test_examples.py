@@ -53,20 +53,20 @@ def test_steps_follow_from_the_inputs(example: Example) -> None:
 @pytest.mark.slow(2)
 @EXAMPLES
 def test_every_number_is_checked(example: Example) -> None:
-    """Changing any one number of the steps or results is noticed when the example is redone."""
+    """Any one changed number of the steps or results is noticed when the example is recomputed."""
     for where, changed in _variations(example):
         assert mistakes(changed), f"nobody noticed a changed {where}"
 
 
 @EXAMPLES
 def test_clauses_exist(example: Example) -> None:
-    """An example names clauses that the spec has."""
+    """An example names only clauses of the spec."""
     assert set(example.clauses) <= set(clauses())
 
 
 @EXAMPLES
 def test_sizes_fit_the_limit(example: Example) -> None:
-    """The example is no larger than what the derivation of its float64 limit assumes."""
+    """The example is no larger than the derivation of its float64 limit assumes."""
     assert example.q.shape[3] <= 4
     assert example.k.shape[2] <= 6
 
@@ -80,7 +80,7 @@ def test_every_option_and_step_has_an_example() -> None:
 
 @pytest.mark.documents
 def test_page_is_up_to_date() -> None:
-    """EXAMPLES.md is what the data gives; run ``attention-conformance pages`` after a change."""
+    """EXAMPLES.md equals what the data gives; run ``attention-conformance pages`` after a change."""
     assert examples_page.PAGE.read_text(encoding="utf-8") == examples_page.render()
 
 
@@ -143,7 +143,7 @@ def _variations(example: Example) -> Iterator[tuple[str, Example]]:
 
 
 def _changed(table: Table, index: tuple[int, ...]) -> Table:
-    """One number replaced by one that is wrong by more than its rounding."""
+    """The number replaced by one that is wrong by more than its rounding."""
     number: Exact = table.exact[index]
     wrong = Exact(number.coefficient + 1, number.logs)
     arrays = {field.name: getattr(table, field.name).copy() for field in dataclasses.fields(table)}

@@ -26,7 +26,7 @@ from attention_conformance.conformance.spec.clauses import clauses
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.process.pool import Pool
 
-#: A call that takes most paths of decoding, and one of float32 with one head that takes few.
+#: A call that takes most paths of decoding, and a float32 call with one head that takes few.
 CALLS = (
     Row(1, 300, (64, 64), 2, 1, 1, "mask", "float16", True),
     Row(5, 7, (8, 8), 1, 1, 2, "causal-window", "float32", False),
@@ -34,19 +34,19 @@ CALLS = (
 
 
 def caught_on_path(fault: Fault, cases: Iterable[Case], pool: Pool, enough: int = LEAST) -> tuple[str, ...]:
-    """Names of the smallest cases that catch a fault; it stops where they are enough.
+    """Names of the smallest cases that catch a fault; the search stops at ``enough``.
 
     Parameters
     ----------
     fault
         One of PATH_FAULTS.
     cases
-        Those that do not take its path, or lack an option without which it changes nothing, are not run: it is
+        Cases that do not take the fault's path, or lack an option that it needs to show, are not run: the fault is
         correct attention there.
     pool
-        Processes to call it in.
+        Processes to call the fault in.
     enough
-        How many names are asked for.
+        Number of names to find.
     """
     make = cast("type[Mistake]", fault.make)
     plugged, caught = implementation(fault), []
@@ -75,7 +75,7 @@ def path_of(fault: Fault) -> Mistake:
 
 
 def test_there_are_enough() -> None:
-    """Sixty at least, on forty paths, none with the name of another fault."""
+    """There are at least sixty faults on forty paths, none with the name of another fault."""
     assert len(PATH_FAULTS) == len(TABLE) >= 60
     assert len({path for path, _, _ in TABLE}) >= 40
     assert not PATH_FAULTS.keys() & FAULTS.keys()
@@ -83,7 +83,7 @@ def test_there_are_enough() -> None:
 
 @pytest.mark.parametrize("fault", PATH_FAULTS.values(), ids=lambda fault: fault.name)
 def test_a_fault_has_a_clause_and_its_path_as_a_source(fault: Fault) -> None:
-    """The condition and the source are one: the first source is the path's own file."""
+    """A fault's first source is the file of its path, which is also its condition."""
     assert fault.clause in clauses()
     assert fault.when.endswith(".")
     assert link(fault.sources[0]) == path_of(fault).path.link
@@ -92,7 +92,7 @@ def test_a_fault_has_a_clause_and_its_path_as_a_source(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", PATH_FAULTS.values(), ids=lambda fault: fault.name)
 def test_a_fault_is_correct_off_its_path(fault: Fault) -> None:
-    """Bit by bit, for a call that does not take the path."""
+    """A call that does not take the path gets the correct result bit by bit."""
     for row in CALLS:
         case = kernels.of_row("test", "A call", row)
         if path_of(fault).path.taken(kernels.call_of(case)):
@@ -104,12 +104,12 @@ def test_a_fault_is_correct_off_its_path(fault: Fault) -> None:
 
 
 def test_a_fault_is_plugged_in_by_its_name() -> None:
-    """As the others are."""
+    """A fault on a path is plugged in by its name, like other faults."""
     assert isinstance(plug_ins.fa2_width_64_window_later_tiles, Attention)
 
 
 def test_an_unknown_path_is_refused() -> None:
-    """A misspelt path has no condition."""
+    """A fault on a misspelt path is refused."""
     with pytest.raises(KeyError):
         bound("fa2-width-63", masks.MaskTailOpen, "Never")
 
@@ -117,7 +117,7 @@ def test_an_unknown_path_is_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", PATH_FAULTS.values(), ids=lambda fault: fault.name)
 def test_a_fault_is_caught_twice(fault: Fault, tier: tuple[Case, ...]) -> None:
-    """Plugged in as a user's function is."""
+    """A fault, plugged in like a user's function, is caught by two cases."""
     assert len(caught_on_path(fault, tier, Pool(in_process=True))) == LEAST
 
 
@@ -131,13 +131,13 @@ def test_a_survivor_would_be_seen(tier: tuple[Case, ...], monkeypatch: pytest.Mo
 
 
 def test_a_mistake_says_what_it_needs() -> None:
-    """Which options it shows with, by the steps that it changes."""
+    """A mistake knows the options with which it shows, from the steps that it changes."""
     assert masks.WindowLaterTiles.shows_with() == {"window"}
     assert path_of(PATH_FAULTS["fa2-even-tiles-lse-of-first-tile"]).shows_with() == {"lse"}
     assert path_of(PATH_FAULTS["fa3-pack-gqa-last-of-group"]).shows_with() == frozenset()
 
 
 def test_tiles_are_those_of_the_path() -> None:
-    """Rows and keys come from the data file."""
+    """Numbers of rows and keys per tile come from the data file."""
     fault = path_of(PATH_FAULTS["fa3-width-96-key-tail-dropped"])
     assert (fault.rows, fault.tile) == (192, 144) == (kernel_paths()["fa3-width-96"].rows, fault.path.keys)

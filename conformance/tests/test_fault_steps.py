@@ -1,4 +1,4 @@
-"""Steps: a fault whose steps give what the correct ones give is not computed again, and no other is taken for one."""
+"""Steps: a fault whose steps equal the correct ones is not computed again, and no other fault is taken for one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attention_conformance.conformance.run_case import request
 from attention_conformance.impls.calls import Reply, call, same_bits
 from attention_conformance.impls.contract import Implementation
 
-#: Small cases of each operator, options among them, one that is refused and one of another layout in memory.
+#: Small cases of each operator, with options, an invalid one, and one of another memory layout.
 CASES = {
     "sdpa": (
         "plain",
@@ -46,13 +46,13 @@ CASES = {
 
 
 def computed(make: type[Model], name: str) -> Reply:
-    """The reply of a new instance to a case, every step computed."""
+    """The reply of a new instance to a case, with every step computed."""
     case = every_case()[name]
     return call(Implementation("whole", "none:none", operator=case.operator), request(case, "float32", "cpu"), make())
 
 
 def equal(a: Reply, b: Reply) -> bool:
-    """Whether two replies say the same, bit by bit."""
+    """Whether two replies are equal, bit by bit."""
     said = (a.status, a.text, a.modified, a.unequal) == (b.status, b.text, b.modified, b.unequal)
     return (
         said and a.results.keys() == b.results.keys() and all(same_bits(a.results[n], b.results[n]) for n in a.results)
@@ -60,13 +60,13 @@ def equal(a: Reply, b: Reply) -> bool:
 
 
 def known(operator: str) -> Iterator[str]:
-    """The cases above that there are."""
+    """The existing cases among those above."""
     return (name for name in CASES[operator] if name in every_case() and "float32" in every_case()[name].dtypes)
 
 
 @pytest.mark.parametrize("name", list(FAULTS)[::9])
 def test_what_is_not_computed_is_the_same(name: str) -> None:
-    """For every ninth fault: where its steps are found unchanged, its whole reply is that of the correct one."""
+    """For every ninth fault: if its steps are found unchanged, its whole reply is the correct one."""
     make = FAULTS[name].make
     for case in known(make.operator):
         found = unchanged(make, every_case()[case], "float32")
@@ -74,24 +74,24 @@ def test_what_is_not_computed_is_the_same(name: str) -> None:
 
 
 def test_most_calls_are_not_made() -> None:
-    """A fault of fully masked rows changes nothing where every row has one, and is seen where one has none."""
+    """A fault of fully masked rows changes nothing where every row has a key, and is seen where one has none."""
     make = FAULTS["empty-row-nan"].make
     assert unchanged(make, every_case()["plain"], "float32") is not None
     assert unchanged(make, every_case()["empty-row"], "float32") is None
 
 
 def test_a_fault_of_the_attention_in_a_layer_is_seen() -> None:
-    """A step of a model within another one counts as one of its own."""
+    """A step of an inner model counts as a step of the outer one."""
 
     class Louder(Attention):
-        """Another scale."""
+        """Attention with another scale."""
 
         def default_scale(self, x: Inputs) -> float:
             """Twice the right one."""
             return 2 * super().default_scale(x)
 
     class Within(Layer):
-        """A layer with it."""
+        """A layer with that attention."""
 
         attention = Louder
 
@@ -110,7 +110,7 @@ class Writes(Attention):
 
 
 class Keeps(Attention):
-    """Right the first time, and keeps something for the next."""
+    """Returns the right scores and keeps state for the next call."""
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
         """(B, Hq, Sq, Sk)."""
@@ -119,7 +119,7 @@ class Keeps(Attention):
 
 
 class Reorders(Attention):
-    """The right numbers in another order of memory."""
+    """Returns the right numbers in another memory order."""
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
         """(B, Hq, Sq, Sk)."""
@@ -127,7 +127,7 @@ class Reorders(Attention):
 
 
 class Whole(Attention):
-    """The call itself done otherwise."""
+    """Replaces the call itself."""
 
     def __call__(self, q: Array, k: Array, v: Array, **keywords: object) -> Array:
         """Zeros."""
@@ -136,25 +136,25 @@ class Whole(Attention):
 
 @pytest.mark.parametrize("make", [Writes, Keeps, Reorders, Whole])
 def test_what_does_more_than_return_is_computed(make: type[Model]) -> None:
-    """What writes to its arguments, keeps a state or is no step is never said to be unchanged."""
+    """A model that writes to its arguments, keeps state or changes no step is never called unchanged."""
     assert unchanged(make, every_case()["plain"], "float32") is None
 
 
 @pytest.mark.parametrize("name", [f.name for f in FAULTS.values() if f.make.__module__ in steps._EFFECTS])
 def test_faults_by_their_effects_are_always_computed(name: str) -> None:
-    """They are about what stays behind, which no returned value shows."""
+    """Faults about effects on later calls are always computed, as no returned value shows them."""
     assert unchanged(FAULTS[name].make, every_case()["plain"], "float32") is None
 
 
 def test_every_fault_is_a_form_of_a_correct_model() -> None:
-    """Of its own operator."""
+    """Every fault is derived from the correct model of its own operator."""
     assert all(correct(fault.make).operator == fault.operator for fault in FAULTS.values())
 
 
 @pytest.mark.slow(2)
 @pytest.mark.parametrize("name", list(FAULTS)[::40])
 def test_a_second_fault_that_adds_nothing_gives_the_reply_of_the_first(name: str) -> None:
-    """For pairs of faults: where every step of the second agrees, the reply of both is that of the first alone."""
+    """If every step of a second fault agrees, the reply of both equals that of the first."""
     fault = FAULTS[name]
     for second in [each for each in FAULTS.values() if each.operator == fault.operator][::7]:
         made = combined((fault, second))
@@ -164,7 +164,7 @@ def test_a_second_fault_that_adds_nothing_gives_the_reply_of_the_first(name: str
 
 
 def test_a_second_fault_adds_something_where_the_first_makes_it_show() -> None:
-    """An inverted mask that allows all empties every row, where NaN in fully masked rows shows that did not before."""
+    """An inverted mask that allows all keys empties every row, which makes NaN in fully masked rows show."""
     inverted, nan = FAULTS["mask-inverted"], FAULTS["empty-row-nan"]
     made = combined((inverted, nan))
     assert made is not None

@@ -1,4 +1,4 @@
-"""Verdicts on faults: they are the judge's, and one is given again for the same reply alone."""
+"""Verdicts on faults: they are the judge's, and a verdict is reused only for the same reply."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ BLANK = Result("fault", "cpu", DTYPE, CASE.name, CASE.clauses, Outcome.PASSED, p
 
 
 def right() -> Reply:
-    """The reply of an attention without a fault."""
+    """The reply of a correct attention."""
     return call(Implementation("fault", "none:none"), request(CASE, DTYPE, "cpu"), Attention())
 
 
 def output(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Reply], Reply]:
-    """Another output, all else as it was."""
+    """A change of only the output."""
     return lambda reply: replace(reply, results={"output": change(reply.results["output"])})
 
 
 def last_wrong(array: np.ndarray) -> np.ndarray:
-    """The last element alone is wrong."""
+    """An array with only its last element wrong."""
     found = array.copy()
     found.flat[-1] += 1
     return found
@@ -53,7 +53,7 @@ WRONG: dict[Failure, Callable[[Reply], Reply]] = {
 
 @pytest.mark.parametrize("failure", WRONG, ids=lambda failure: failure.name)
 def test_a_wrong_reply_is_no_right_one(failure: Failure) -> None:
-    """What differs from a reply that passed in one respect fails by that, though both are of one case."""
+    """A reply that differs in one respect from one that passed fails by that, though the case is the same."""
     reply = right()
     assert trials.verdict(reply, CASE, BLANK) == (Outcome.PASSED, None)
     assert trials.verdict(WRONG[failure](reply), CASE, BLANK) == (Outcome.FAILED, failure)
@@ -75,7 +75,7 @@ def test_a_verdict_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_fault_forgets_what_it_kept() -> None:
-    """A row of the kill matrix does not depend on the calls before it."""
+    """A fault forgets what earlier calls left, so that a row of the kill matrix does not depend on them."""
     kept = vars(faults.mask_stays)
     kept["kept"] = "a mask"
     faults.forget("mask_stays")
@@ -86,7 +86,7 @@ def test_a_fault_forgets_what_it_kept() -> None:
 def test_a_result_of_another_shape_is_explained_by_its_numbers(
     change: Callable[[np.ndarray], np.ndarray], same: bool
 ) -> None:
-    """An axis order that a fault has too is no agreement where the numbers are others."""
+    """A shape that a fault gives is not explained by the fault if the numbers differ."""
     fault = faults.FAULTS["output-sequence-first"].make
     reply = call(Implementation("fault", "none:none"), request(CASE, DTYPE, "cpu"), fault())
     failed = trials.Failed(CASE, DTYPE, Profile.WIDE, Failure.SHAPE, output(change)(reply))
@@ -106,5 +106,5 @@ def test_a_result_of_another_shape_is_explained_by_its_numbers(
     ],
 )
 def test_sources_are_cited_as_github_writes_them(sources: tuple[str, ...], text: str) -> None:
-    """A repository once where threads of it follow each other; an article by its number."""
+    """A repository is named once for consecutive threads, an article by its number."""
     assert cited(sources) == text

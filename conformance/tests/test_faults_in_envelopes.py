@@ -1,4 +1,4 @@
-"""Faults within an envelope: a kernel that takes only some sizes is judged as hard as one that takes all."""
+"""Faults within an envelope: a kernel that takes only some sizes is judged as strictly as one that takes all."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from attention_conformance.impls.select import plug_in, with_attributes
 
 pytestmark = pytest.mark.slow(60)
 
-#: Elements of the cases that the published matrix is checked on, and every how many-th of its faults is.
+#: Largest number of elements of cases that check the published matrix, and the step between its checked faults.
 SMALL, EVERY = 1 << 20, 12
 
-#: Every how many-th fitted case correct variants are judged on.
+#: Step between the fitted cases that correct variants are judged on.
 SAMPLED = 25
 
 
@@ -53,7 +53,7 @@ def published() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.documents
 def test_the_published_matrices_are_of_todays_faults_and_cases(published: dict[str, dict[str, Any]]) -> None:
-    """By name: every fault that a kind of kernel may have, and cases that are asked inside its envelope."""
+    """The matrices have every fault possible for a kind of kernel, and only cases that fit its envelope."""
     known = every_case() | kernel_cases() | serving_cases()
     assert set(published) == set(KINDS)
     for name, kind in ((name, KINDS[name]) for name in published):
@@ -65,19 +65,19 @@ def test_the_published_matrices_are_of_todays_faults_and_cases(published: dict[s
                 fitted = fit(known[case], kind.envelope)
                 assert not fitted.unfit
                 assert set(dtypes.split()) <= set(dtypes_for(fitted, kind.dtypes)), (fault, case)
-                assert case in every_case() or case in run, (fault, case)  # a run asks it of such a kernel
+                assert case in every_case() or case in run, (fault, case)  # a run of such a kernel includes it
 
 
 @pytest.mark.documents
 def test_a_run_asks_the_kernel_cases_that_some_fault_needs() -> None:
-    """No more of them, and none that the matrices do not name."""
+    """The lists of kernel cases to run are exactly those that the matrices need."""
     for file, tier in envelopes.TIERS.items():
         assert file.read_text(encoding="utf-8").split() == envelopes.asked(envelopes.published(), tier)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_what_is_published_is_so(name: str, published: dict[str, dict[str, Any]]) -> None:
-    """A sample of the faults fails the small cases that are said to catch them, in the dtypes that are said."""
+    """A sample of the faults fails the listed small cases in exactly the listed dtypes."""
     kind, pool, known = KINDS[name], Pool(in_process=True), every_case() | kernel_cases() | serving_cases()
     sample = [(f, c) for f, fault in published[name]["faults"].items() for c in fault.get("caught", {}).items()]
     checked = 0
@@ -93,13 +93,13 @@ def test_what_is_published_is_so(name: str, published: dict[str, dict[str, Any]]
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_fault_that_shows_is_caught_twice(name: str, published: dict[str, dict[str, Any]]) -> None:
-    """In every envelope."""
+    """Every fault that shows in an envelope is caught by two cases there."""
     assert [f for f, found in published[name]["faults"].items() if found["state"] in ("once", "missed")] == []
 
 
 @pytest.mark.parametrize("name", SERVING)
 def test_every_case_of_a_kind_that_serves_is_a_call_that_it_takes(name: str) -> None:
-    """Sizes, options and lengths, of fitted cases and of those of designs."""
+    """Sizes, options and lengths of fitted and designed cases are ones that the kind takes."""
     kind = SERVING[name]
     asked = [*envelopes.cases_in(kind), *envelopes.kernel_cases_in(kind)]
     assert len(asked) > 20
@@ -125,13 +125,13 @@ def test_every_case_of_a_kind_that_serves_is_a_call_that_it_takes(name: str) -> 
     ],
 )
 def test_a_kind_that_serves_refuses_other_calls(name: str, lengths: Any, options: dict[str, Any], taken: bool) -> None:
-    """By lengths and by options."""
+    """A serving kind refuses calls by their lengths and options."""
     case = PackedCase("pack", (), "", PackedShape(*lengths), options=options)
     assert SERVING[name].takes(case) is taken
 
 
 def test_random_problems_of_serving_show_a_fault_that_no_case_catches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without cases every fault that shows is missed, and one of pages beyond 128 is hidden with pages of 16."""
+    """Without cases every fault that shows is missed, and one about pages of over 128 slots is hidden at 16."""
     monkeypatch.setattr(envelopes, "_asked", lambda kind, cases: [])
     monkeypatch.setattr(envelopes, "kernel_cases_in", lambda kind: [])
     names = ["paged-next-page", "quantised-scales-ignored", "paged-pages-up-to128"]
@@ -140,7 +140,7 @@ def test_random_problems_of_serving_show_a_fault_that_no_case_catches(monkeypatc
 
 
 def test_data_with_sizes_of_its_own_is_no_problem_inside() -> None:
-    """A sequence of seven tokens stays one where lengths are multiples of 128, and shows nothing of them."""
+    """Data of exactly seven tokens keeps its size where lengths are multiples of 128, and counts as unsound there."""
     kind, row = ENVELOPES["tiles of 128"], Row(FAULTS["tail-counts"], Pool(in_process=True))
     shape = Shape(1, 1, 1, 128, 128, 128, 128)
     own, any_size = (resized(every_case()[name], shape) for name in ("decode-sequence", "causal-square"))
@@ -150,14 +150,14 @@ def test_data_with_sizes_of_its_own_is_no_problem_inside() -> None:
 
 
 def test_a_fault_about_widths_shows_at_no_single_width() -> None:
-    """Neither a case nor a random problem shows it, so that nothing is caught for another reason."""
+    """A fault about differing widths is hidden at a single width: no case or problem catches it for another reason."""
     (found,) = judged("width 128", Pool(in_process=True), ["value-columns-lost"]).found
     assert found == Found("value-columns-lost", {})
     assert found.state == "hidden"
 
 
 def test_a_fault_that_no_case_catches_is_found_by_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without cases every fault that shows is missed, and the problem that shows it is said."""
+    """Without cases every fault that shows is missed, with the problem that shows it as the example."""
     monkeypatch.setattr(envelopes, "_asked", lambda kind, cases: [])
     monkeypatch.setattr(envelopes, "kernel_cases_in", lambda kind: [])
     names = ["causal-bottom-right", "scale-twice", "flex-divisible-lengths-to-tile"]
@@ -167,7 +167,7 @@ def test_a_fault_that_no_case_catches_is_found_by_the_search(monkeypatch: pytest
 
 
 def test_cases_that_caught_a_fault_are_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And then all others: what is published decides what is asked first, and not what catches."""
+    """Cases that are published as catching a fault run first, then all others; the verdict does not change."""
     fault, pool = "scale-twice", Pool(in_process=True)
     for likely, first in (("sinks", "sinks"), ("empty-keys", "")):
         monkeypatch.setattr(envelopes, "_likely", lambda named=likely: {fault: {named}})
@@ -177,7 +177,7 @@ def test_cases_that_caught_a_fault_are_asked_first(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_fault_differs_where_a_step_of_it_does() -> None:
-    """So that what cannot show is not judged, and what shows is."""
+    """A fault is judged only on cases where one of its steps differs."""
     row, cases = Row(envelopes.fault_named("causal-bottom-right"), Pool(in_process=True)), every_case()
     assert not row.differs(cases["mask"], "float32")
     assert row.differs(cases["causal-more-keys"], "float32")
@@ -185,7 +185,7 @@ def test_a_fault_differs_where_a_step_of_it_does() -> None:
 
 
 def test_a_path_of_other_sizes_is_outside_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a draw: of a path for widths up to 32 at width 128; one that may be inside is drawn."""
+    """A path for widths up to 32 is outside at width 128 without drawing shapes; one that may be inside is drawn."""
     monkeypatch.setattr(envelopes, "random_shape", lambda *_: pytest.fail("drawn"))
     narrow, taken = (Row(fault, Pool(in_process=True)) for fault in map(_fault_on, ("fa2-width-32", "fa2-width-128")))
     assert envelopes._searched_on_path(ENVELOPES["width 128"], narrow) == ("", True)
@@ -198,7 +198,7 @@ def _fault_on(path: str) -> Fault:
 
 
 def test_matrices_are_written_one_by_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What a file has of other envelopes stays, and one that is judged again takes the place of the old."""
+    """Matrices of other envelopes in a file are kept, and one that is judged again replaces the old."""
     monkeypatch.setattr(envelopes, "judged", lambda name, *_, **__: Matrix(name, (Found("mask-ignored", {}),)))
     file = tmp_path / "envelopes.json.zst"
     envelopes.write(file, ["one query"])
@@ -210,7 +210,7 @@ def test_matrices_are_written_one_by_one(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 @pytest.mark.parametrize("name", ["static", "tiles of 128"])
 def test_where_no_shape_is_cheap_one_of_the_cheapest_is_drawn(name: str) -> None:
-    """A few times what the cheapest costs: no more is needed, and no hundred draws."""
+    """The drawn shapes cost at most a few times the cheapest, without hundreds of draws."""
     drawn = [random_shape(np.random.default_rng(n), ENVELOPES[name].envelope, 1) for n in range(20)]
     costs = [s.b * s.hq * s.sq * s.sk * (s.d + s.dv) for s in drawn]
     assert max(costs) <= 4 * min(costs)
@@ -218,7 +218,7 @@ def test_where_no_shape_is_cheap_one_of_the_cheapest_is_drawn(name: str) -> None
 
 @pytest.mark.parametrize("name", ENVELOPES)
 def test_random_shapes_are_inside(name: str) -> None:
-    """Of sizes on both sides of tiles where the envelope has them."""
+    """Random shapes are inside, with sizes on both sides of tiles where the envelope has them."""
     rng = np.random.default_rng(1)
     shapes = [random_shape(rng, ENVELOPES[name].envelope, 1 << 20) for _ in range(40)]
     assert all(shape in ENVELOPES[name].envelope for shape in shapes)
@@ -226,7 +226,7 @@ def test_random_shapes_are_inside(name: str) -> None:
 
 
 def test_the_same_problems_come_again() -> None:
-    """So that what is said to show can be looked at."""
+    """The same problems are drawn again, so that a reported one can be looked at."""
     (one, _), (other, _) = (next(problems("static", ENVELOPES["static"])) for _ in "ab")
     assert isinstance(one.shape, Shape)
     assert one.inputs("float32").q.tobytes() == other.inputs("float32").q.tobytes()
@@ -235,7 +235,7 @@ def test_the_same_problems_come_again() -> None:
 @pytest.mark.parametrize("variant", CORRECT)
 @pytest.mark.parametrize("name", ["half-precision flash", "Sq = Sk"])
 def test_correct_variants_pass_inside_envelopes(name: str, variant: str) -> None:
-    """A sample of the fitted cases and of those at the sizes of kernels."""
+    """Correct variants pass a sample of the fitted cases and of those at the sizes of kernels."""
     kind, pool = ENVELOPES[name], Pool(in_process=True)
     plugged = plug_in(f"attention_conformance.conformance.evidence.variants:{variant}")
     make = CORRECT[variant]
@@ -252,7 +252,7 @@ def test_correct_variants_pass_inside_envelopes(name: str, variant: str) -> None
 
 
 def test_every_fault_may_be_one_of_anything() -> None:
-    """Of attention and its gradients, but for what goes wrong between ranks."""
+    """The kind "anything" has all faults of attention and its gradients except those between ranks."""
     names = set(envelopes.faults_in(ENVELOPES["anything"]))
     of_operators = {name for name, fault in FAULTS.items() if fault.operator in ("sdpa", "sdpa_grad")}
     left_out = of_operators - names

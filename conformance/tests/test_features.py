@@ -1,4 +1,4 @@
-"""Features: every case is of one, and what an implementation may call itself follows from results alone."""
+"""Features: every case belongs to one, and an implementation's claims follow only from results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attention_conformance.impls.operators import OPERATORS
 
 
 def results(outcome: Callable[[AnyCase], Outcome], dtypes: Iterable[str] = ("float32",)) -> list[Result]:
-    """A result for every case of sdpa, as a run of all cases would have it."""
+    """A result for every case of sdpa, as from a run of all cases."""
     return [
         Result("mine", "cpu", dtype, case.name, case.clauses, outcome(case), Failure.VALUE)
         for case in every_case().values()
@@ -36,7 +36,7 @@ def test_every_case_is_of_exactly_one_feature() -> None:
 
 
 def test_no_feature_is_empty() -> None:
-    """Whatever may be claimed or required has cases."""
+    """Every feature that can be claimed or required has cases."""
     for name, feature in FEATURES.items():
         assert all(cases_of(name, operator) for operator in feature.operators)
 
@@ -62,12 +62,12 @@ def test_no_feature_is_empty() -> None:
     ],
 )
 def test_a_case_is_of_the_feature_that_it_needs(case: str, feature: str) -> None:
-    """What a case needs, and nothing else, says of which feature it is."""
+    """The feature of a case follows only from what the case needs."""
     assert feature_of(every_case()[case]) == feature
 
 
 def test_who_passes_all_conforms_to_all() -> None:
-    """Every case passed is every feature, with all its cases in each dtype that they have."""
+    """An implementation that passes every case conforms to every feature, with all cases in each of their dtypes."""
     found = claimed(results(lambda case: Outcome.PASSED, ("float32", "float16")))
     assert {claim.standing for claim in found.values()} == {Standing.CONFORMANT}
     assert found["core"].cases == sum(len({"float32", "float16"} & set(c.dtypes)) for c in cases_of("core", "sdpa"))
@@ -75,14 +75,14 @@ def test_who_passes_all_conforms_to_all() -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.KNOWN_DEVIATION])
 def test_one_failure_takes_the_feature_away(outcome: Outcome) -> None:
-    """A known deviation is one too; the other features stay."""
+    """One failure, even a known deviation, loses the feature; other features are kept."""
     found = claimed(results(lambda case: outcome if case.name == "window-both" else Outcome.PASSED))
     assert found.pop("windows").standing is Standing.NOT
     assert {claim.standing for claim in found.values()} == {Standing.CONFORMANT}
 
 
 def test_a_should_that_is_not_followed_takes_nothing_away() -> None:
-    """Advice obliges to nothing."""
+    """An advisory loses no feature."""
     found = claimed(results(lambda case: Outcome.ADVISORY if "nan" in case.name else Outcome.PASSED))
     assert {claim.standing for claim in found.values()} == {Standing.CONFORMANT}
 
@@ -96,7 +96,7 @@ def test_a_missing_feature_takes_no_other_one_away() -> None:
 
 
 def test_a_feature_that_a_run_left_cases_out_of_is_not_claimed() -> None:
-    """The denominator is fixed: all the cases of the feature, however few were run."""
+    """The denominator is always all the cases of the feature, however few were run."""
     some = [r for r in results(lambda case: Outcome.PASSED) if r.case not in ("window-both", "mask-square")]
     found = claimed(some)
     assert found["windows"].cases == len(cases_of("windows", "sdpa"))
@@ -104,18 +104,18 @@ def test_a_feature_that_a_run_left_cases_out_of_is_not_claimed() -> None:
 
 
 def test_a_result_that_is_there_twice_counts_once() -> None:
-    """Two results of a case do not stand in for the result of another one."""
+    """Two results of one case do not count as the result of another case."""
     twice = [r for r in results(lambda case: Outcome.PASSED) if r.case != "window-both"]
     twice += [r for r in twice if r.case == "window-left"]
     assert claimed(twice)["windows"].standing is Standing.UNJUDGED
 
 
 def test_who_refuses_every_input_shows_nothing_of_validation() -> None:
-    """Refusing invalid inputs is a claim only where a valid one was accepted."""
+    """Refusing invalid inputs is a claim only where a valid input was accepted."""
     found = claimed(results(lambda case: Outcome.PASSED if case.invalid else Outcome.FAILED))
     assert found["validation"].standing is Standing.UNJUDGED
 
 
 def test_problems_that_are_no_case_are_left_out() -> None:
-    """Results of property tests are of no feature."""
+    """Results of property tests belong to no feature."""
     assert claims([Result("mine", "cpu", "float32", "keys-in-another-order", ("SDPA-1",), Outcome.PASSED)]) == {}

@@ -1,4 +1,4 @@
-"""(SDPA-39) ``--fresh N``: a race of the first call is found and told, and honest functions are not."""
+"""(SDPA-39) ``--fresh N``: a race of the first call is found and reported, and honest functions pass."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ KERNELS = "attention_conformance.conformance.tests.first_call_kernels"
 
 
 def judged(name: str, processes: int = 3, dtype: str = "float32", **versions: str) -> Result:
-    """The result of a stand-in, beside nothing: these do not need load."""
+    """The result of a stand-in, without load, which the stand-ins do not need."""
     stand_in = Implementation(name, f"{KERNELS}:{name}")
     return first_calls.judge(Target(stand_in, "cpu", dtype), processes, versions, load=0)
 
 
 def test_a_race_of_the_first_call_is_found() -> None:
-    """With how many processes and elements, where, by how much, and that the second call is right."""
+    """The report has the number of processes and elements, where, by how much, and that the second call is right."""
     found = judged("racing")
     assert found.outcome is Outcome.ADVISORY
     assert found.broken == first_calls.CLAUSE in BY_OPTION
@@ -45,20 +45,20 @@ def test_a_race_of_the_first_call_is_found() -> None:
 
 
 def test_the_same_under_a_lock_is_right() -> None:
-    """The choice at the first call is no mistake; that it races is."""
+    """Choosing at the first call is no mistake under a lock; only the race is."""
     found = judged("locked")
     assert found.outcome is Outcome.PASSED
     assert found.reason == "3 first calls, each right and as the second"
 
 
 def test_an_honest_function_is_right_under_load() -> None:
-    """The reference of the built-in ones, beside busy processes."""
+    """A built-in reference passes next to busy processes."""
     found = first_calls.judge(Target(builtin()["numpy-eager"], "cpu", "float32"), 3, {}, load=2)
     assert found.outcome is Outcome.PASSED
 
 
 def test_a_death_in_the_first_call_fails() -> None:
-    """That is no matter of accuracy, and the clause's SHOULD does not excuse it."""
+    """A death in the first call fails, as the clause's SHOULD is only about accuracy."""
     found = judged("dying", 2)
     assert found.outcome is Outcome.FAILED
     assert found.failure is Failure.CRASHED
@@ -66,7 +66,7 @@ def test_a_death_in_the_first_call_fails() -> None:
 
 
 def test_a_call_that_does_not_return_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After its seconds, one process after the other."""
+    """Each call is ended after its time limit, one process after the other."""
     monkeypatch.setattr(first_calls, "SECONDS", 1.0)
     found = judged("hanging", 2)
     assert found.outcome is Outcome.FAILED
@@ -74,25 +74,25 @@ def test_a_call_that_does_not_return_is_ended(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_exception_of_the_first_call_alone_is_told() -> None:
-    """What the first call raised, and that the second returned."""
+    """The exception of the first call is reported, and that the second call returned."""
     found = judged("raising_first", 2)
     assert found.outcome is Outcome.ADVISORY
     assert "the first raised RuntimeError: not warm yet, the second returned" in found.reason
 
 
 def test_a_known_cause_is_named() -> None:
-    """Where torch took part."""
+    """The known cause is named only where torch took part."""
     assert "pytorch#188792" in judged("racing", 1, torch="2.13.0").message
     assert "pytorch#188792" not in judged("racing", 1).message
 
 
 def test_the_numbers_are_not_from_the_race_of_a_slow_machine() -> None:
-    """Choosing takes far longer than anything that the other thread does before."""
+    """The choice takes far longer than the work of the other thread before it."""
     assert first_call_kernels.CHOOSING >= 0.5
 
 
 def test_layers_are_not_asked() -> None:
-    """The clause is of sdpa."""
+    """Layers are unsupported, as the clause is about sdpa."""
     found = first_calls.judge(Target(builtin()["numpy-layer"], "cpu", "float32"), 1, {})
     assert found.outcome is Outcome.UNSUPPORTED
 
@@ -103,7 +103,7 @@ def check(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_option_judges_and_records(tmp_path: Path) -> None:
-    """``check --fresh N``: an advisory fails nothing, is printed, and stands in the result file."""
+    """``check --fresh N``: an advisory fails nothing, is printed, and is in the result file."""
     options = ["--dtype", "float32", "-k", "test_first_calls", "--fresh", "2", "--conformance-json", "out.jsonl"]
     done = check(tmp_path, f"{first_call_kernels.__file__}:racing", *options)
     assert done.returncode == 0, done.stdout
@@ -114,7 +114,7 @@ def test_the_option_judges_and_records(tmp_path: Path) -> None:
 
 
 def test_a_death_in_the_first_call_fails_the_run(tmp_path: Path) -> None:
-    """And its message stands there once."""
+    """A death in the first call fails the run, and its message is printed once."""
     options = ("--dtype", "float32", "-k", "test_first_calls", "--fresh", "1")
     done = check(tmp_path, f"{first_call_kernels.__file__}:dying", *options)
     assert done.returncode == 1
@@ -124,28 +124,28 @@ def test_a_death_in_the_first_call_fails_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", ["0", "-3"])
 def test_a_number_that_is_none_is_refused(number: str, tmp_path: Path) -> None:
-    """Before anything is judged."""
+    """A number below 1 is refused before anything is judged."""
     done = check(tmp_path, "numpy-eager", f"--fresh={number}")
     assert done.returncode != 0
     assert "expected a number of processes, 1 or more" in done.stdout + done.stderr
 
 
 def test_without_the_option_nothing_is_asked(tmp_path: Path) -> None:
-    """And nothing is skipped either."""
+    """Without the option the test neither runs nor counts as skipped."""
     done = check(tmp_path, "numpy-eager", "--dtype", "float32", "--case", "plain")
     assert "1 passed" in done.stdout
     assert "first_calls" not in done.stdout
 
 
 def test_what_was_seen_of_the_real_race_stands_on_the_page() -> None:
-    """With how often it was seen, and how often here."""
+    """The page cites the real race and how often it was seen here."""
     text = TAIL.read_text(encoding="utf-8")
     assert "https://github.com/pytorch/pytorch/issues/188792" in text
     assert "1 of 300" in text
 
 
 def test_a_result_of_another_shape_is_told() -> None:
-    """Equal calls that are wrong alike are no race, and nothing is raised."""
+    """A wrong shape that both calls give is reported, and is no race."""
     found = judged("transposed")
     assert found.outcome is Outcome.ADVISORY
     assert "both calls give (1, 256, 8, 64), and not (1, 8, 256, 64)" in found.reason

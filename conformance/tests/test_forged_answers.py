@@ -1,4 +1,4 @@
-"""The wall between judge and judged: what a plug-in sends by the worker's connection is the outcome of its case."""
+"""The wall between judge and judged: what a plug-in sends over the worker's connection only affects its own case."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    """Worker processes that all tests of this module share: the run goes on."""
+    """Worker processes shared by all tests of this module, as in a run."""
     pool = Pool()
     yield pool
     pool.close()
 
 
 def judged(pool: Pool, name: str) -> Result:
-    """What becomes of a case on a function of ``forging``."""
+    """The result of a case on a function of ``forging``."""
     implementation = Implementation(name, f"{forging.__name__}:{name}", worker="numpy")
     target = Target(implementation, "cpu", "float32")
     return judge_case(target, all_cases()["plain"], pool, frozenset(), Ledger(), {}, 60.0).result
@@ -50,7 +50,7 @@ def judged(pool: Pool, name: str) -> Result:
 def test_what_is_sent_from_inside_a_call_is_garbage(
     pool: Pool, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The case fails and says so, nothing is executed here, and the next case finds a fresh process."""
+    """The case fails and says so, nothing sent is executed here, and the next case gets a fresh process."""
     monkeypatch.setenv(forging.MARK, str(tmp_path / "mark"))
     pool.close()
     result = judged(pool, name)
@@ -61,7 +61,7 @@ def test_what_is_sent_from_inside_a_call_is_garbage(
 
 
 def test_a_worker_within_the_worker_is_betrayed_by_the_answer_to_its_call(pool: Pool) -> None:
-    """One that takes the seal too: that answer comes behind the seal, or where the next one is expected."""
+    """A worker that takes the seal too is exposed by its real answer, which comes after the seal or in a later call."""
     pool.close()
     reasons = [judged(pool, "takes_the_seal").reason, judged_misbehaving(pool, "right").reason]
     assert [reason.startswith("sent garbage: ") for reason in reasons].count(True) == 1
@@ -69,20 +69,20 @@ def test_a_worker_within_the_worker_is_betrayed_by_the_answer_to_its_call(pool: 
 
 
 def test_a_forged_exception_does_not_end_the_run(pool: Pool) -> None:
-    """It is the outcome of its case."""
+    """A forged exception is only the outcome of its case."""
     assert judged(pool, "forges_an_exception").failure is Failure.CRASHED
     assert judged_misbehaving(pool, "right").outcome is Outcome.PASSED
 
 
 def test_a_closed_connection_is_a_crash(pool: Pool) -> None:
-    """As is a process that ended."""
+    """A closed connection is a crash, like a process that ended."""
     assert judged(pool, "closes_the_connection").failure is Failure.CRASHED
     assert judged_misbehaving(pool, "exits_at_once").failure is Failure.CRASHED
     assert judged_misbehaving(pool, "right").outcome is Outcome.PASSED
 
 
 def test_what_arrives_between_two_requests_is_seen(pool: Pool) -> None:
-    """The next request is not sent to a process that said more than it was asked."""
+    """A process that sent more than one answer does not get the next request."""
     assert judged(pool, "answers_twice").outcome is Outcome.PASSED
     time.sleep(0.6)
     assert judged_misbehaving(pool, "right").reason == "sent garbage: bytes that nothing asked for"

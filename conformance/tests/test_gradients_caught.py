@@ -22,7 +22,7 @@ WIDE, FUSED, STORAGE = Profile.WIDE, Profile.FUSED, Profile.STORAGE
 SINGLE, HALF = ("float32", "float64"), ("float16", "bfloat16")
 
 
-# Wrong programs.  Each is given the reference's own intermediates, so that nothing but its fault is wrong.
+# Wrong programs.  Each is given the reference's own intermediates, so that only its fault is wrong.
 
 
 def no_slope(p: Problem) -> dict[str, np.ndarray]:
@@ -71,12 +71,12 @@ def in_float32(p: Problem) -> dict[str, np.ndarray]:
     return dict(zip(p.expected().gradients, results, strict=True))
 
 
-#: More than one key for every row, few enough that every key counts, and a scale that is not 0.
+#: More than one key for every row, few enough that every key matters, and a scale that is not 0.
 LENGTHY: dict[str, Any] = {"keys": 60, "empty": False, "scale": None}
 
 
 def several(p: Problem) -> bool:
-    """Rows with one key have no gradient of a score."""
+    """More than two keys, as a row with one key has no gradient of a score."""
     return p.k.shape[2] > 2
 
 
@@ -92,13 +92,13 @@ def grouped(p: Problem) -> bool:
 
 
 def broadcast(p: Problem) -> bool:
-    """A bias that is repeated, but not for all keys: then its gradient is a sum over whole rows of dS, which is 0."""
+    """A bias that is repeated, but not along keys: there its gradient, a sum over whole rows of dS, is 0."""
     bias = p.options.get("bias")
     return several(p) and bias is not None and bias.shape[-1] > 1 and bias.size < p.expected().d_scores.size
 
 
 def emptied(p: Problem) -> bool:
-    """A fully masked row."""
+    """A problem with a fully masked row."""
     return not bool(p.expected().forward.allowed.any(axis=3).all())
 
 
@@ -109,7 +109,7 @@ def always(p: Problem) -> bool:
 
 Shows = Callable[[Problem], bool]
 
-#: Fault, dtypes in which it is looked for, options of its problems, and on which of them it acts.
+#: Fault, dtypes in which it is tested, options of its problems, and the problems that it affects.
 FAULTS: tuple[tuple[Callable[[Problem], Gradients], tuple[str, ...], dict[str, Any], Shows], ...] = (
     (no_slope, ("float32", *HALF), {"softcap": 5.0}, sloped),
     (no_delta, ("float32", *HALF), {}, several),
@@ -129,7 +129,7 @@ FAULTS: tuple[tuple[Callable[[Problem], Gradients], tuple[str, ...], dict[str, A
 def test_wrong_gradients_are_outside(
     fault: Callable[[Problem], Gradients], dtype: str, given: dict[str, Any], shows: Shows
 ) -> None:
-    """Nine of ten problems on which a fault acts show it, with halves under ``fused``; a third under ``storage``."""
+    """Nine of ten affected problems show a fault, with half precision under ``fused``; a third under ``storage``."""
     problems = [p for seed in range(120) if shows(p := problem(seed, dtype, **{**LENGTHY, **given}))]
     assert len(problems) >= 10
     for profile, least in ((WIDE, 0.9),) if dtype in SINGLE else ((FUSED, 0.9), (STORAGE, 1 / 3)):
@@ -139,7 +139,7 @@ def test_wrong_gradients_are_outside(
 
 
 def test_what_is_masked_is_exactly_zero() -> None:
-    """Where no row may attend to a key, the bound of its gradients is 0: the smallest number is outside."""
+    """Where no row may attend to a key, the bound of its gradients is 0: even the smallest number is outside."""
     p = problem(3, "float32", is_causal=None, window=None, mask=np.array([[True], [False]] * 8)[:1], kv_lengths=None)
     rows = np.zeros((p.q.shape[2], 1), bool)
     p.options["mask"] = rows
@@ -165,7 +165,7 @@ def test_a_gradient_below_its_bound_is_refused() -> None:
 
 
 def test_an_input_whose_gradients_are_all_below_their_bounds_is_refused() -> None:
-    """A gradient of the output that is zero asks for nothing."""
+    """An input with a grad_output of zeros is refused."""
     p = problem(5, "float16", **LENGTHY)
     nothing = Problem(p.q, p.k, p.v, 0 * p.grad_output, {})
     expected, limit = nothing.expected(), nothing.bound(STORAGE)
@@ -175,7 +175,7 @@ def test_an_input_whose_gradients_are_all_below_their_bounds_is_refused() -> Non
 
 
 def test_gradients_that_are_zero_by_the_spec_tell() -> None:
-    """Without any key zero is the only right answer; without elements the shape is what can fail."""
+    """Without keys, where only zeros are right, the gradients can fail; without elements only the shape can."""
     p = problem(5, "float32", **LENGTHY)
     without = Problem(p.q, p.k, p.v, p.grad_output, {"kv_lengths": np.zeros(p.q.shape[0], int)})
     assert telling(without.expected(), without.bound(WIDE)) == ("grad_q", "grad_k", "grad_v")
@@ -185,7 +185,7 @@ def test_gradients_that_are_zero_by_the_spec_tell() -> None:
 
 
 def test_ordinary_problems_tell() -> None:
-    """Of the problems above every one can fail in float32."""
+    """Every one of 60 ordinary problems can fail in float32."""
     for seed in range(60):
         p = problem(seed, "float32")
         check_telling(p.expected(), p.bound(WIDE))

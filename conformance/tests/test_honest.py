@@ -1,4 +1,4 @@
-"""What the spec allows is accepted: correct attention in many honest ways passes every case."""
+"""Freedom that the spec allows: correct attention in many honest ways passes every case."""
 
 from __future__ import annotations
 

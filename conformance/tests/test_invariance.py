@@ -1,4 +1,4 @@
-"""(SDPA-40, VARLEN-14, PAGED-17 …) ``--invariance``: what depends on batch or chunk is told, what does not is not."""
+"""(SDPA-40, VARLEN-14, PAGED-17 …) ``--invariance``: what depends on batch or chunk is reported, the rest is not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from attention_conformance.impls.tests import commands
 
 KERNELS = "attention_conformance.conformance.tests.invariant_kernels"
 
-#: What each stand-in depends on.
+#: The questions that each stand-in fails.
 DEPENDS = {
     "row_by_row": set(),
     "split_by_batch": {"alone", "larger-batch"},
@@ -37,7 +37,7 @@ DEPENDS = {
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A case of a size for loops over rows."""
+    """Make the case small enough for loops over rows."""
     monkeypatch.setattr(invariance, "CASE", replace(invariance.CASE, shape=Shape(3, 2, 2, 17, 150, 8, 8)))
 
 
@@ -49,7 +49,7 @@ def judged(name: str, question: str, keywords: frozenset[str] = frozenset(), **f
 
 @pytest.mark.parametrize("name", DEPENDS)
 def test_what_the_bits_depend_on_is_told(name: str) -> None:
-    """Just that, question by question."""
+    """Exactly the dependencies of a stand-in are reported, question by question."""
     questions = [each for each, asked in QUESTIONS["sdpa"].items() if not asked.needs]
     outcomes = {question: judged(name, question).outcome for question in questions}
     assert set(outcomes.values()) <= {Outcome.PASSED, Outcome.ADVISORY}
@@ -57,13 +57,13 @@ def test_what_the_bits_depend_on_is_told(name: str) -> None:
 
 
 def test_padding_is_asked_of_who_takes_lengths() -> None:
-    """And is no keyword of the others."""
+    """Padding is tested if lengths are taken, and is a missing keyword otherwise."""
     assert judged("row_by_row", "padding", frozenset({"kv_lengths"})).outcome is Outcome.PASSED
     assert judged("row_by_row", "padding").reason == "no keyword kv_lengths"
 
 
 def test_a_difference_is_told_in_full() -> None:
-    """With its clause, how many elements, how far, against the bound, and how to run it again."""
+    """The report has the clause, how many elements differ, by how much of the bound, and the rerun command."""
     found = judged("few_rows_are_others", "row")
     assert found.clauses == ("SDPA-41",)
     assert "SDPA-41 · Chunks of queries (SHOULD)" in found.message
@@ -74,20 +74,20 @@ def test_a_difference_is_told_in_full() -> None:
 
 
 def test_what_leaks_is_beyond_the_bound() -> None:
-    """The share tells rounding from a mistake."""
+    """The share of the bound distinguishes rounding from a mistake."""
     assert "times the bound" in judged("leaking", "neighbours").reason
     assert "times the bound" not in judged("split_by_batch", "alone").reason
 
 
 def test_calls_outside_the_envelope_are_not_asked() -> None:
-    """Of an implementation of two sequences neither one nor eight."""
+    """For an implementation of two sequences, batches of one and eight are not applicable."""
     two = Envelope(batch_sizes=Sizes((2,)))
     assert judged("one_batch", "alone", envelope=two).outcome is Outcome.NOT_APPLICABLE
     assert judged("one_batch", "place", envelope=two).outcome is Outcome.PASSED
-    assert judged("one_batch", "place").outcome is Outcome.UNSUPPORTED  # which declares nothing
+    assert judged("one_batch", "place").outcome is Outcome.UNSUPPORTED  # without a declared envelope
 
 
-#: Of packs and caches; first what has is_causal, and is asked with it.
+#: Stand-ins for packs and caches, and the questions that each fails; those with is_causal are tested with it.
 PACKED = {
     "packed": set(),
     "packed_split_by_batch": {"alone", "larger-batch"},
@@ -101,7 +101,7 @@ PACKED = {
 
 @pytest.mark.parametrize("name", PACKED)
 def test_what_the_bits_of_packs_depend_on_is_told(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Just that: the other sequences, the maxima, the chunk, the pages."""
+    """Exactly the dependencies are reported: on other sequences, maxima, chunks, pages."""
     operator = "paged" if name.startswith("paged") else "varlen"
     for each, case in CASES.items():
         if each != "sdpa":
@@ -110,7 +110,7 @@ def test_what_the_bits_of_packs_depend_on_is_told(name: str, monkeypatch: pytest
             monkeypatch.setitem(CASES, each, replace(case, shape=shape, options=shape.options))
     keywords = frozenset({"is_causal"} if name in ("packed", "packed_decoding", "paged") else set())
     keywords |= {"num_splits"} if name == "packed_split_as_told" else set()
-    fields = {"operator": operator, "folder": str(tmp_path)}  # a plug-in, which is called by its signature
+    fields = {"operator": operator, "folder": str(tmp_path)}  # a plug-in, called by its signature
     found = {question: judged(name, question, keywords, **fields) for question in questions(operator)}
     outcomes = {question: result.outcome for question, result in found.items()}
     assert {question for question, outcome in outcomes.items() if outcome is Outcome.ADVISORY} == PACKED[name]
@@ -121,13 +121,13 @@ def test_what_the_bits_of_packs_depend_on_is_told(name: str, monkeypatch: pytest
 
 
 def test_layers_are_not_asked() -> None:
-    """The clauses are of sdpa, packs and caches."""
+    """Layers are unsupported, as the clauses are about sdpa, packs and caches."""
     found = invariance.judge(Target(builtin()["numpy-layer"], "cpu", "float32"), "row", Pool(), frozenset())
     assert found.outcome is Outcome.UNSUPPORTED
 
 
 def test_the_clauses_are_asked_by_the_option() -> None:
-    """They bind to nothing, and no case shows them."""
+    """The clauses are SHOULDs tested only with the option, and by no case."""
     asked = {each.clause for of in QUESTIONS.values() for each in of.values()}
     assert asked < BY_OPTION
     assert {clauses()[each].level for each in asked} == {Level.SHOULD}
@@ -135,7 +135,7 @@ def test_the_clauses_are_asked_by_the_option() -> None:
 
 @pytest.mark.slow(2)
 def test_the_option_judges_and_records(tmp_path: Path) -> None:
-    """``check --invariance``: an advisory fails nothing, is printed, and stands in the result file."""
+    """``check --invariance``: an advisory fails nothing, is printed, and is in the result file."""
     options = [
         "--dtype",
         "float32",
@@ -155,7 +155,7 @@ def test_the_option_judges_and_records(tmp_path: Path) -> None:
 
 
 def test_a_death_fails_the_run(tmp_path: Path) -> None:
-    """That is no matter of bits, and its message stands there once."""
+    """A death fails the run, and its message is printed once."""
     command = [sys.executable, "-m", "attention_conformance", "check", f"{first_call_kernels.__file__}:dying"]
     options = ["--dtype", "float32", "--invariance", "-k", "test_invariance and -row]"]
     done = commands.run([*command, *options], cwd=tmp_path)
@@ -166,7 +166,7 @@ def test_a_death_fails_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("question", ["chunk", "alone"])
 def test_a_result_of_another_shape_is_left_to_the_cases(question: str) -> None:
-    """There are no rows in it that could be looked for in another call."""
+    """A wrong shape is unsupported, as it has no rows to compare with another call."""
     found = judged("flat", question)
     assert found.outcome is Outcome.UNSUPPORTED
     assert found.reason.startswith("the output has shape (")

@@ -25,7 +25,7 @@ NOTHING_KNOWN = Ledger()
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    """Worker processes, shared by the tests of this module."""
+    """Worker processes shared by the tests of this module."""
     pool = Pool(in_process=False)
     yield pool
     pool.close()
@@ -39,7 +39,7 @@ def judged(
     ledger: Ledger = NOTHING_KNOWN,
     timeout: float = 60,
 ) -> Result:
-    """What becomes of a fake on a case."""
+    """The result of a fake on a case."""
     implementation = Implementation(name, f"attention_conformance.impls.tests.fakes:{name}")
     keywords = loading.keywords(getattr(fakes, name))
     target = Target(implementation, "cpu", dtype)
@@ -77,13 +77,13 @@ def test_a_right_one_passes(pool: Pool, case: str, dtype: str) -> None:
     ],
 )
 def test_a_wrong_one_fails_in_its_way(pool: Pool, name: str, case: str, failure: Failure, broken: str) -> None:
-    """Each way to be wrong is told apart, and blamed on its clause."""
+    """Each way to be wrong is distinguished, and blamed on its clause."""
     result = judged(pool, name, case)
     assert (result.outcome, result.failure, result.broken) == (Outcome.FAILED, failure, broken)
 
 
 def test_a_hang_is_a_timeout(pool: Pool) -> None:
-    """A case that does not end is an outcome, and the next one runs."""
+    """A case that does not end is a timeout, and the next one runs."""
     assert judged(pool, "hangs", timeout=0.5).failure is Failure.TIMEOUT
     assert judged(pool, "right").outcome is Outcome.PASSED
 
@@ -95,12 +95,12 @@ def test_a_crash_leaves_the_other_cases_alone(pool: Pool) -> None:
 
 
 def test_noise_is_not_a_result(pool: Pool) -> None:
-    """Printing on both streams changes nothing."""
+    """Output printed on both streams changes nothing."""
     assert judged(pool, "prints").outcome is Outcome.PASSED
 
 
 def test_a_missing_keyword_is_unsupported(pool: Pool) -> None:
-    """What the signature lacks is unsupported, and the reason names it."""
+    """A keyword that the signature lacks is unsupported, and the reason names it."""
     result = judged(pool, "right", "window-both")
     assert (result.outcome, result.reason) == (Outcome.UNSUPPORTED, "no keyword window")
 
@@ -113,7 +113,7 @@ def test_a_refusal_is_unsupported_with_its_reason(pool: Pool) -> None:
 
 
 def test_a_reply_that_is_no_result_is_no_refusal() -> None:
-    """What is raised about a returned list says that an invalid input was accepted."""
+    """An error about a returned list shows that an invalid input was accepted."""
     case = all_cases()["invalid-widths"]
     blank = Result("trial", "cpu", "float32", case.name, case.clauses, Outcome.PASSED, profile=Profile.WIDE)
     text = "TypeError: expected a NumPy array, got builtins.list"
@@ -131,7 +131,7 @@ def test_an_invalid_input_must_be_refused(pool: Pool) -> None:
 
 
 def test_a_should_clause_advises(pool: Pool) -> None:
-    """Not doing what a SHOULD clause asks fails nothing."""
+    """Breaking a SHOULD clause fails nothing."""
     result = judged(pool, "masked_nan_leaks", "masked-nan-causal")
     assert (result.outcome, result.broken) == (Outcome.ADVISORY, "SDPA-22")
 
@@ -145,7 +145,7 @@ def deviation(case: str, failure: Failure = Failure.VALUE, versions: str = ">=1"
 
 
 def test_a_recorded_failure_deviates(pool: Pool) -> None:
-    """A failure that the ledger records is a deviation, with what it does instead."""
+    """A failure that the ledger records is a known deviation, with the recorded behaviour."""
     result = judged(pool, "wrong", ledger=deviation("plain"))
     assert (result.outcome, result.broken) == (Outcome.KNOWN_DEVIATION, "SDPA-3")
     assert result.reason == "scales by 1/D [known]"
@@ -159,7 +159,7 @@ def test_a_deviation_that_is_gone_fails(pool: Pool) -> None:
 
 
 def test_a_deviation_of_an_unsupported_case_is_gone_too(pool: Pool) -> None:
-    """A record about a case that is not even run is out of date."""
+    """A record about a case that does not run is out of date."""
     assert judged(pool, "right", "window-both", ledger=deviation("window-*")).failure is Failure.STALE
 
 
@@ -171,12 +171,12 @@ def test_another_failure_than_recorded_fails(pool: Pool) -> None:
 
 
 def test_a_record_of_other_versions_is_not_in_force(pool: Pool) -> None:
-    """A record speaks of the versions that it names, and of no others."""
+    """A record applies only to the versions that it names."""
     assert judged(pool, "wrong", ledger=deviation("plain", versions="<2")).outcome is Outcome.FAILED
 
 
 def test_the_message_says_what_a_user_needs(pool: Pool) -> None:
-    """Clause and sentence, the case, the worst element, where, and the command that runs it again."""
+    """The message has clause and sentence, the worst element, the wrong elements, and the rerun command."""
     message = judged(pool, "wrong", "values-tell-their-key").message
     assert "SDPA-16 · Output (MUST): The output of row i is" in message
     assert "Worst:    output[" in message

@@ -1,4 +1,4 @@
-"""Kill matrix: every fault is caught, every case has a reason, and the published one is that of today."""
+"""Kill matrix: every fault is caught, every case has a reason, and the published matrix is up to date."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ pytestmark = pytest.mark.slow(90)
 
 PUBLISHED = Path(__file__).parents[2] / "reports" / "published" / "faults.json.zst"
 
-#: A fault that so few cases catch is a subtle one; see test_each_class_has_a_subtle_fault.
+#: A fault caught by at most this many cases is subtle; see test_each_class_has_a_subtle_fault.
 SUBTLE = 12
 
-#: A case that is one of this many to catch some fault is needed.
+#: A case is needed if at most this many cases, itself included, catch some fault.
 FEW = 4
 
 #: A thread in a case's sentence: "(pytorch 195910)", "(llama.cpp PR 29034)", "(pytorch 176767 returned D columns)".
@@ -41,9 +41,9 @@ THREAD = re.compile(r"\((?:[\w.-]+ )(?:PR )?\d+(?::? [^)]*)?\)")
 def needed(kills: Iterable[Kill]) -> dict[str, str]:
     """Reason why each case is in the suite, "" for one that nothing needs; operators without faults are left out.
 
-    A case is among the smallest that catch some fault, or one of few that do, a known deviation of a library fails it,
-    it asks a question of the divergence matrix, it says why it stays, or it cites the bug that it is the regression
-    test of.
+    A case is among the smallest that catch some fault, or one of few that do; or a known deviation of a library fails
+    it, it asks a question of the divergence matrix, it states its reason, or it cites the bug for which it is the
+    regression test.
     """
     operators = {fault.operator for fault in FAULTS.values()}
     ledger = load.read()
@@ -55,7 +55,7 @@ def needed(kills: Iterable[Kill]) -> dict[str, str]:
 
 
 def own_reason(case: AnyCase, ledger: load.Ledger) -> str:
-    """Reason of a case that no fault gives, "" for none."""
+    """Reason of a case other than a fault, "" for none."""
     failing = [d.id for d in ledger.deviations if any(fnmatch(case.name, pattern) for pattern in d.cases)]
     if failing:
         return f"fails in deviation {failing[0]}"
@@ -66,18 +66,18 @@ def own_reason(case: AnyCase, ledger: load.Ledger) -> str:
 
 @pytest.fixture(scope="module")
 def kills() -> tuple[Kill, ...]:
-    """Every fault on every case."""
+    """The result of every fault on every case."""
     return kill_matrix.judge_faults(Pool(in_process=True))
 
 
 def test_every_fault_is_caught_twice(kills: tuple[Kill, ...]) -> None:
-    """No fault fails fewer than two of the ordinary cases, as a user's function would."""
+    """Every fault fails at least two of the ordinary cases, called like a user's function."""
     assert len(kills) == len(FAULTS) >= 80
     assert {kill.fault: len(kill.caught) for kill in kills if len(kill.caught) < LEAST} == {}
 
 
 def test_a_fault_is_tried_on_the_cases_of_its_operator(kills: tuple[Kill, ...]) -> None:
-    """A wrong layer is not called as attention is, nor the other way round."""
+    """A wrong layer is not called like attention, nor the other way round."""
     for kill in kills:
         assert {every_case()[name].operator for name in kill.caught} == {FAULTS[kill.fault].operator}
 
@@ -105,7 +105,7 @@ def test_each_class_has_a_subtle_fault(kills: tuple[Kill, ...]) -> None:
 
 @pytest.mark.documents
 def test_the_published_kill_matrix_is_todays(kills: tuple[Kill, ...]) -> None:
-    """`attention-conformance kill-matrix` gives what is published."""
+    """`attention-conformance kill-matrix` gives the published matrix."""
     published, today = json.loads(compressed.read(PUBLISHED, 1 << 24)), kill_matrix.as_json(kills)
     was, now = _by_fault(published), _by_fault(today)
     differ = {name: was.get(name, set()) ^ now.get(name, set()) for name in was | now}
@@ -114,7 +114,7 @@ def test_the_published_kill_matrix_is_todays(kills: tuple[Kill, ...]) -> None:
 
 
 def _by_fault(matrix: dict[str, Any]) -> dict[str, set[tuple[str, str]]]:
-    """What catches each fault, and in which dtypes."""
+    """The cases that catch each fault, and in which dtypes."""
     return {fault["name"]: set(fault["caught"].items()) for fault in matrix["faults"]}
 
 
@@ -131,13 +131,13 @@ def test_a_survivor_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_superfluous_case_would_be_seen() -> None:
-    """Without kills, cases that no deviation, question, thread or reason keeps are needed by nothing."""
+    """Without faults, some cases have no deviation, question, thread or stated reason either, and are reported."""
     reasons = needed(())
     assert [name for name, reason in reasons.items() if not reason]
 
 
 def test_every_fault_breaks_a_clause_and_has_a_source() -> None:
-    """A fault names a clause of the spec, and where it happened."""
+    """A fault names a clause of the spec and a source."""
     for fault in FAULTS.values():
         assert fault.clause in clauses()
         assert fault.when.endswith(".")
@@ -146,7 +146,7 @@ def test_every_fault_breaks_a_clause_and_has_a_source() -> None:
 
 
 def test_a_fault_is_registered_once() -> None:
-    """Two faults of one name, or one without a source, are refused."""
+    """A second fault with the same name, or a fault without a source, is refused."""
     from attention_conformance.conformance.faults.registry import fault
 
     with pytest.raises(ValueError, match="registered twice"):

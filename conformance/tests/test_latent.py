@@ -35,7 +35,7 @@ def numbers(nested: Any) -> Array:
 
 
 def of(example: dict[str, Any]) -> LatentExpected:
-    """The reference of an example: one batch, one query."""
+    """The reference for an example, with one batch and one query."""
     a = {name: numbers(example[name]) for name in NAMES}
     q, rope = a["q"][None, :, None], a["q_rope"][None, :, None]
     return latent(q, rope, a["latents"][None], a["k_rope"][None], a["w_uk"], a["w_uv"], scale=float(np.log(2)))
@@ -43,7 +43,7 @@ def of(example: dict[str, Any]) -> LatentExpected:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["name"])
 def test_the_reference_gives_the_examples(example: dict[str, Any]) -> None:
-    """Powers and output, in both forms; and none of the results that are wrong."""
+    """Powers and output are those of the examples in both forms, and none of the rejected results."""
     found = of(example)
     absorbed = found.absorbed.output[0, :, 0, None] @ found.w_uv
     for output in (found.output[0, :, 0], absorbed[:, 0]):
@@ -55,7 +55,7 @@ def test_the_reference_gives_the_examples(example: dict[str, Any]) -> None:
 
 
 def computed(form: str, arrays: tuple[Array, ...], stored: bool) -> tuple[Array, Array]:
-    """Output and lse by one of the forms in NumPy, products stored in the dtype of the inputs where ``stored``."""
+    """Output and lse by one of the forms in NumPy; with ``stored``, products are stored in the dtype of the inputs."""
     dtype = arrays[0].dtype
 
     def kept(a: Array) -> Array:
@@ -81,7 +81,7 @@ def computed(form: str, arrays: tuple[Array, ...], stored: bool) -> tuple[Array,
     "shape", [SMALL, DEEPSEEK, LatentShape(sq=1, sk=40, rank=64)], ids=["small", "deepseek", "long"]
 )
 def test_both_forms_are_within_the_bound(shape: LatentShape, form: str, dtype: str) -> None:
-    """Whether products between are stored or not, on random problems; half the bound of a wider dtype is not enough."""
+    """Both forms stay inside on random problems, whether products between are stored or not."""
     for seed in range(5):
         arrays = tuple(a.astype(NUMPY_DTYPES[dtype]) for a in normal(np.random.default_rng(seed), shape))
         expected = latent(*arrays)
@@ -93,7 +93,7 @@ def test_both_forms_are_within_the_bound(shape: LatentShape, form: str, dtype: s
 
 
 def test_the_bound_is_not_loose() -> None:
-    """Far below the values in float32, and of the size of a rounding to half precision there."""
+    """The median bound is below 2e-5 in float32, and below 2e-2, about one rounding, in half precision."""
     arrays = normal(np.random.default_rng(1), SMALL)
     for dtype, most in (("float32", 2e-5), ("float16", 2e-2)):
         given = tuple(a.astype(dtype) for a in arrays)
@@ -103,7 +103,7 @@ def test_the_bound_is_not_loose() -> None:
 
 @pytest.mark.parametrize("fault", faults_of("latent"), ids=lambda fault: fault.name)
 def test_mistakes_are_caught_and_named(fault: Fault) -> None:
-    """By two cases at least, and under their own name first."""
+    """Each fault is caught by at least two cases, and the diagnosis names it first."""
     failed = []
     for case in (case for case in every_case().values() if case.operator == "latent" and case.size[0] < 4000):
         found = trial(fault.make, case, "float32", Profile.WIDE)
@@ -116,7 +116,7 @@ def test_mistakes_are_caught_and_named(fault: Fault) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("fault", faults_of("latent"), ids=lambda fault: fault.name)
 def test_mistakes_show_in_half_precision(fault: Fault, dtype: str) -> None:
-    """By two cases at least, under the loosest bound there is: one that covers the output itself would hide them."""
+    """Each fault is caught by at least two cases under the loosest bound, which covering the output would prevent."""
     asked = [case for case in every_case().values() if case.operator == "latent" and dtype in case.dtypes]
     found = (trial(fault.make, case, dtype, Profile.STORAGE).verdict.outcome for case in asked)
     assert sum(each is Outcome.FAILED for each in found) >= 2
@@ -124,7 +124,7 @@ def test_mistakes_show_in_half_precision(fault: Fault, dtype: str) -> None:
 
 @pytest.mark.parametrize("data", [normal, coded], ids=["normal", "coded"])
 def test_coded_numbers_tell_at_the_widths_in_use(data: Any) -> None:
-    """The bound of half precision is a small part of the values, where it is larger than they are for normal ones."""
+    """The half-precision bound is a small part of coded values, and larger than normally distributed values."""
     arrays = tuple(a.astype(NUMPY_DTYPES["bfloat16"]) for a in data(np.random.default_rng(3), DEEPSEEK))
     expected = latent(*arrays)
     bound = bounds.bound(expected, Options(), "bfloat16", Profile.WIDE)

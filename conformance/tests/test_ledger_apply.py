@@ -1,4 +1,4 @@
-"""``ledger apply``: a result file as it would be had today's records been there when it was made."""
+"""``ledger apply``: a result file as if today's records had been in the ledger when it was made."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DIAGNOSIS = {"implementation": "torch-sdpa", "device": "cuda", "failures": 1, "e
 
 
 def applied(tmp_path: Path, *results: Result, record: Deviation = RECORD) -> tuple[int, Path]:
-    """Exit status, and the file that the command wrote of these results."""
+    """Exit status of the command on these results, and the file that it wrote."""
     given, ledger, out = tmp_path / "given.jsonl", tmp_path / "mine.toml", tmp_path / "out.jsonl"
     with Writer(given, {"versions": {"torch": "9.1.0"}}) as writer:
         for each in results:
@@ -35,7 +35,7 @@ def applied(tmp_path: Path, *results: Result, record: Deviation = RECORD) -> tup
 
 
 def test_a_failure_of_a_record_becomes_a_known_deviation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Counts follow, the ledger is named in the header, and what explained the failure goes with it."""
+    """Counts change, the header names the ledger, and the diagnosis of the failure is dropped."""
     status, out = applied(tmp_path, FAILED, replace(PASSED, case="plain"))
     run = read(out)
     assert status == 0
@@ -48,7 +48,7 @@ def test_a_failure_of_a_record_becomes_a_known_deviation(tmp_path: Path, capsys:
 
 
 def test_a_failure_without_a_record_stays_one(tmp_path: Path) -> None:
-    """With its diagnosis, and exit status 1."""
+    """A failure without a record keeps its diagnosis, and the exit status is 1."""
     status, out = applied(tmp_path, replace(FAILED, case="scale-zero"))
     run = read(out)
     assert status == 1
@@ -61,21 +61,21 @@ def test_a_failure_without_a_record_stays_one(tmp_path: Path) -> None:
     [replace(RECORD, versions=">=9.2"), replace(RECORD, devices=("cpu",)), replace(RECORD, failure=Failure.ERROR)],
 )
 def test_a_record_of_something_else_covers_nothing(record: Deviation, tmp_path: Path) -> None:
-    """Another version, another device, another failure."""
+    """A record of another version, device or failure covers nothing."""
     status, out = applied(tmp_path, FAILED, record=record)
     assert status == 1
     assert read(out).results[0].outcome is Outcome.FAILED
 
 
 def test_a_record_whose_case_passes_fails(tmp_path: Path) -> None:
-    """As in a run: the record is out of date."""
+    """A record whose case passes is out of date and fails, as in a run."""
     status, out = applied(tmp_path, PASSED)
     assert status == 1
     assert read(out).results[0].failure is Failure.STALE
 
 
 def test_what_a_record_has_changed_already_stays(tmp_path: Path) -> None:
-    """So that a file may be written again."""
+    """Results that a record already covers are unchanged, so that the command can be repeated."""
     _, out = applied(tmp_path, FAILED)
     again = out.with_name("again.jsonl")
     assert main(["ledger", "apply", str(out), str(again)]) == 0

@@ -1,4 +1,4 @@
-"""How libraries answer: one table for each operator, in Markdown."""
+"""Answers of libraries: one table for each operator, in Markdown."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ WRONG = replace(
 
 
 def test_operators_have_tables_of_their_own() -> None:
-    """Questions that nobody was asked are left out, and so is who was asked none."""
+    """Questions without an answer are left out, and implementations without an answer too."""
     first, second = answers([PASSED, replace(WRONG, case=GRADIENT.case)])
     assert (first.operator, first.questions, dict(first.answers)) == ("sdpa", (FIRST,), {("a", "cpu"): (FIRST.right,)})
     assert (second.operator, dict(second.answers)) == ("sdpa_grad", {("b", "cpu"): ("**the mean of v**",)})
 
 
 def test_every_operator_that_is_asked_has_a_heading() -> None:
-    """In words."""
+    """The questions cover every operator, so that each has a heading."""
     assert {every_case()[q.case].operator for q in QUESTIONS} == set(OPERATORS)
 
 
 def test_who_deviates_has_a_column_and_the_others_are_named() -> None:
-    """With versions in the first row if there are any; what is no answer is not counted."""
+    """Deviating implementations get a column, with versions if any; others are named with their number of answers."""
     lacks = replace(PASSED, case=SECOND.case, outcome=Outcome.UNSUPPORTED)
     page = markdown(answers([PASSED, lacks, WRONG]), {"b": "x 1.0"})
     head, _, versions, first, second = (
@@ -49,14 +49,14 @@ def test_who_deviates_has_a_column_and_the_others_are_named() -> None:
 
 
 def test_a_wrong_answer_keeps_its_implementation_in_the_table() -> None:
-    """One that does not follow a SHOULD is wrong here, too."""
+    """A deviation from a SHOULD counts as a wrong answer too."""
     for outcome in (Outcome.FAILED, Outcome.KNOWN_DEVIATION, Outcome.ADVISORY):
         assert "| b" in markdown(answers([replace(WRONG, outcome=outcome)]), {})
 
 
 @pytest.mark.parametrize("devices", [("cpu",), ("cpu", "cuda")])
 def test_devices_are_named_where_there_are_two(devices: tuple[str, ...]) -> None:
-    """A run on one device does without."""
+    """Devices are named only if there are two."""
     page = markdown(answers([replace(WRONG, device=device) for device in devices]), {})
     assert ("b cuda" in page, "b cpu" in page) == ((True, True) if len(devices) > 1 else (False, False))
 
@@ -64,8 +64,8 @@ def test_devices_are_named_where_there_are_two(devices: tuple[str, ...]) -> None
 def test_what_the_ledger_knows_is_asked() -> None:
     """Each record about the dtype of the questions has a case that asks one, or shares clause and implementation.
 
-    But those about cases of the sizes of kernels alone, which not every implementation is asked, those about kernels
-    that are plugged in, which the page does not compare, and those of a GPU alone.
+    Exempt are records of only cases at the sizes of kernels, which not every implementation runs, of plugged-in
+    kernels, which the page does not compare, and of GPUs only.
     """
     asked = {q.case for q in QUESTIONS}
     records = [record for record in read().deviations if DTYPE in (record.dtypes or DTYPES)]

@@ -1,4 +1,4 @@
-"""Upstream issues: every record has one, its script is short and shows it, and what its title says is so."""
+"""Upstream issues: every record has one; its script is short and shows the failure, and its title is true."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from attention_conformance.conformance.tests.issue_claims import evaluated
 LEDGER = read()
 BY_NAME = {each.name: each for each in issues()}
 
-#: Those that export or compile, which takes seconds each.
+#: Issues that export or compile, which takes seconds each.
 SLOW = {
     name for name, issue in BY_NAME.items() if "torch.onnx.export(" in issue.script or "torch.compile(" in issue.script
 }
 
-#: Run as a user runs them: one of each kind of failure and of each library.
+#: Issues whose scripts run as a user runs them: one of each kind of failure and of each library.
 SAMPLE = (
     "ort-mha-fill",
     "ort-mha-no-values",
@@ -52,13 +52,13 @@ RIGHT = Issue("A right one", "https://example.org", "print('right')\n", name="ri
 
 
 def of_this_processor(issue: Issue) -> bool:
-    """Whether a record of it speaks of the processor that the test runs on."""
+    """Whether a record of the issue applies to the processor that the test runs on."""
     records = [each for each in LEDGER.deviations if each.id in issue.records]
     return any(each.of_processor({PROCESSOR: processor()}) for each in records)
 
 
 def installed(names: set[str]) -> list[Issue]:
-    """Those whose libraries are here, and that show on this processor."""
+    """Issues whose libraries are installed and that show on this processor."""
     packages = {each.id: each.package for each in LEDGER.deviations}
     names = {name for name in names if of_this_processor(BY_NAME[name])}
     here = {package: bool(list(importlib.metadata.distributions(name=package))) for package in packages.values()}
@@ -68,13 +68,13 @@ def installed(names: set[str]) -> list[Issue]:
 
 
 def test_every_record_has_one_issue() -> None:
-    """And every issue is about records that there are; one of a GPU alone has none, as its script could not be run."""
+    """Every issue is about existing records; records of GPUs only have none, as their scripts could not be run."""
     named = Counter(record for issue in issues() for record in issue.records)
     assert named == Counter(record.id for record in LEDGER.deviations if record.devices != ("cuda",))
 
 
 def test_records_of_one_issue_are_of_one_clause_or_package() -> None:
-    """One cause breaks one clause, or lies in one package."""
+    """The records of an issue share one cause: one clause or one package."""
     by_id = {record.id: record for record in LEDGER.deviations}
     for issue in issues():
         some = [by_id[each] for each in issue.records]
@@ -82,7 +82,7 @@ def test_records_of_one_issue_are_of_one_clause_or_package() -> None:
 
 
 def test_scripts_are_short() -> None:
-    """Under 40 lines the script of every record, and the text of nine of ten."""
+    """Every script has under 40 lines, and nine of ten texts do."""
     scripts = {issue.name: len(issue.script.splitlines()) for issue in issues()}
     texts = [len(text(BY_NAME[name], Seen(1, "a line\n" * 3)).splitlines()) for name in scripts]
     assert max(scripts.values()) < 40
@@ -91,7 +91,7 @@ def test_scripts_are_short() -> None:
 
 @pytest.mark.parametrize("issue", issues(), ids=lambda issue: issue.name)
 def test_a_script_has_nothing_that_it_does_not_need(issue: Issue) -> None:
-    """No import of this suite, no random numbers, no function beside a module's, no class beside what is exported."""
+    """A script has no import of this suite, no random numbers, no function, and no class except an exported module."""
     tree = ast.parse(issue.script)
     assert "attention_conformance" not in issue.script
     assert "random" not in issue.script.replace("torch.manual_seed(0)", "")
@@ -108,7 +108,7 @@ def test_a_script_has_nothing_that_it_does_not_need(issue: Issue) -> None:
 
 @pytest.mark.parametrize("issue", issues(), ids=lambda issue: issue.name)
 def test_an_issue_claims_something(issue: Issue) -> None:
-    """A claim that is tested, or a signal; and it quotes the documentation that it links to."""
+    """An issue has either a tested claim or a signal, and quotes the documentation that it links to."""
     assert bool(issue.claim) != bool(issue.signal)
     assert issue.link.startswith("https://")
     assert issue.promise
@@ -117,7 +117,7 @@ def test_an_issue_claims_something(issue: Issue) -> None:
 
 @pytest.mark.slow(16)
 def test_claims_are_true() -> None:
-    """What the titles say, evaluated after the scripts; a crash is the signal that is named."""
+    """The claims of the titles hold after the scripts; a crash is the stated signal."""
     some = installed(BY_NAME.keys() - SLOW)
     found = evaluated([(issue.script, issue.claim or "True") for issue in some])
     wrong = {i.name: said for i, said in zip(some, found, strict=True) if said != (i.signal or "true")}
@@ -126,7 +126,7 @@ def test_claims_are_true() -> None:
 
 @pytest.mark.slow
 def test_claims_of_exports_and_compiled_functions_are_true() -> None:
-    """As the others."""
+    """The claims of issues that export or compile hold too."""
     some = installed(SLOW)
     found = evaluated([(issue.script, issue.claim or "True") for issue in some])
     wrong = {i.name: said for i, said in zip(some, found, strict=True) if said != (i.signal or "true")}
@@ -135,7 +135,7 @@ def test_claims_of_exports_and_compiled_functions_are_true() -> None:
 
 @pytest.mark.slow(3)
 def test_a_claim_that_measurement_contradicts_is_found() -> None:
-    """The words that stood here before: a masked score was said to be filled."""
+    """A false claim is found, such as an earlier one that a masked score was filled."""
     pytest.importorskip("onnxruntime")
     fill = BY_NAME["ort-mha-fill"]
     assert evaluated([(fill.script, "got[0] == v.mean()")]) == ["false"]
@@ -147,7 +147,7 @@ def test_a_claim_that_measurement_contradicts_is_found() -> None:
 @pytest.mark.slow(11)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_script_as_written_shows_its_failure(name: str) -> None:
-    """Run alone, it ends with an error, and says what came."""
+    """The script, run alone, ends with an error and shows the output."""
     if not installed({name}):
         pytest.skip("its library is not installed")
     seen = run(BY_NAME[name].script)
@@ -157,7 +157,7 @@ def test_a_script_as_written_shows_its_failure(name: str) -> None:
 
 
 def _documentation() -> dict[str, str]:
-    """What the installed packages say of themselves, by the beginning of the link to it."""
+    """The documentation of the installed packages, by the beginning of its link."""
     found: dict[str, str] = {}
     if importlib.util.find_spec("torch"):
         import torch
@@ -192,7 +192,7 @@ def _documentation() -> dict[str, str]:
 
 
 def _merger() -> str:
-    """The source of what merges the parts of context_parallel."""
+    """The source of the class that merges the parts of context_parallel."""
     from torch.distributed.tensor.experimental._context_parallel._attention import _SDPAMerger
 
     return inspect.getsource(_SDPAMerger)
@@ -206,7 +206,7 @@ def _schema(schema) -> str:  # type: ignore[no-untyped-def]  # of onnx or of ONN
 
 @pytest.mark.slow(2)
 def test_promises_are_quoted_as_they_stand() -> None:
-    """Every quotation is in the documentation that the installed package carries."""
+    """Every quotation is in the documentation of the installed package."""
     documentation = _documentation()
     missing = []
     for issue in issues():
@@ -221,7 +221,7 @@ def _flat(words: str) -> str:
 
 
 def test_the_text_holds_what_a_maintainer_needs() -> None:
-    """Title, script, what came, the promise with its link, and every version."""
+    """The text has title, script, output, the promise with its link, and every version."""
     issue = BY_NAME["export18-sdpa-empty-row"]
     written = text(issue, Seen(1, "got 2.0 expected 0.0"))
     assert written.startswith(f"# {issue.title}\n\n```python\nimport onnxruntime\n")
@@ -235,20 +235,20 @@ def test_the_text_holds_what_a_maintainer_needs() -> None:
 
 
 def test_what_follows_from_a_promise_is_said_after_it() -> None:
-    """And source is called source."""
+    """The consequence of a promise follows its quotation, and a link to source is called source."""
     written = text(BY_NAME["torch-context-parallel-junk"], Seen(1, "got 0.0 expected 0.7"))
     assert "The [source](https://github.com/pytorch/" in written
     assert '"# gives a relatively stable result." A part whose log-sum-exp is -inf has the weight 0' in written
 
 
 def test_versions_are_those_of_every_library_involved() -> None:
-    """An export is made by torch, onnx and onnxscript, and run by ONNX Runtime."""
+    """The versions of an export include torch, onnx and onnxscript, which make it, and ONNX Runtime, which runs it."""
     pytest.importorskip("onnxscript")
     assert {"torch", "onnx", "onnxscript", "onnxruntime"} <= versions(BY_NAME["export18-sdpa-empty-row"].script).keys()
 
 
 def test_a_script_that_is_right_writes_no_issue() -> None:
-    """But a sentence, and 1."""
+    """A script without a failure gives only a sentence and exit status 1."""
     said = write(RIGHT)
     assert isinstance(said, tuple)
     assert said[1] == 1
@@ -256,19 +256,19 @@ def test_a_script_that_is_right_writes_no_issue() -> None:
 
 
 def test_a_script_that_runs_on_is_stopped() -> None:
-    """After its seconds, and that is what came."""
+    """A script that exceeds its time limit is stopped and reported as such."""
     seen = run("while True: pass", timeout=0.5)
     assert seen == Seen(1, "ran for more than 0.5 s")
 
 
 def test_a_script_whose_library_is_not_installed_is_said() -> None:
-    """In one sentence."""
+    """A missing library is reported in one sentence."""
     with pytest.raises(LedgerError, match="needs nosuchlibrary, not installed"):
         write(replace(RIGHT, script="import nosuchlibrary\n"))
 
 
 def test_a_script_that_takes_files_of_a_package_needs_it() -> None:
-    """It is not imported; without it the script's own error would be taken for what came, and no version be said."""
+    """A package whose files a script reads, without importing it, must be installed, and its version is reported."""
     with pytest.raises(LedgerError, match="needs nosuchlibrary, not installed"):
         write(replace(RIGHT, script='from importlib.metadata import distribution\ndistribution("nosuchlibrary")\n'))
     script = 'from importlib.metadata import distribution\ndistribution("pytest")\n'
@@ -277,7 +277,7 @@ def test_a_script_that_takes_files_of_a_package_needs_it() -> None:
 
 
 def test_a_record_or_an_issue_is_found_by_its_name() -> None:
-    """And an unknown one is refused with the nearest."""
+    """A record's or an issue's name finds the issue; an unknown name is refused with the nearest."""
     assert find("jax-nn-empty-row-2", LEDGER) is BY_NAME["jax-nn-empty-row"]
     assert find("jax-nn-empty-row", LEDGER) is BY_NAME["jax-nn-empty-row"]
     with pytest.raises(LedgerError, match="no record jax-nn-emty-row"):
@@ -285,13 +285,13 @@ def test_a_record_or_an_issue_is_found_by_its_name() -> None:
 
 
 def test_a_record_without_an_issue_is_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one of a user's own ledger, which is shown by the script of its first case."""
+    """A record without an issue, as in a user's own ledger, is found itself."""
     monkeypatch.setattr(module, "issues", tuple)
     assert find("ort-mha-causal", LEDGER).id == "ort-mha-causal"  # type: ignore[union-attr]
 
 
 def test_the_command_writes_the_issue(capsys: pytest.CaptureFixture[str]) -> None:
-    """On standard output, with 0."""
+    """The issue is written to standard output, with exit status 0."""
     pytest.importorskip("onnxruntime")
     assert main(["ledger", "issue", "ort-mha-causal"]) == 0
     assert capsys.readouterr().out.startswith("# MultiHeadAttention, unidirectional: ")

@@ -38,14 +38,14 @@ upstream = "unreported"
 
 
 def ledger(tmp_path: Path, text: str):  # type: ignore[no-untyped-def]
-    """A ledger file with this text, read."""
+    """The ledger read from a file with this text."""
     path = tmp_path / "ledger.toml"
     path.write_text(text)
     return read([path])
 
 
 def test_a_record_covers_by_globs(tmp_path: Path) -> None:
-    """Implementations and cases are globs; without dtypes and devices all are covered."""
+    """Implementations and cases are globs; without dtypes and devices a record covers all."""
     found = ledger(tmp_path, RECORD)
     versions = {"torch": "2.13.0+cpu"}
     assert found.find("torch-sdpa", "cpu", "float16", "empty-row-lse", versions).id == "a"
@@ -54,7 +54,7 @@ def test_a_record_covers_by_globs(tmp_path: Path) -> None:
 
 
 def test_dtypes_and_devices_restrict(tmp_path: Path) -> None:
-    """A record may be restricted to dtypes and devices."""
+    """A record may be limited to dtypes and devices."""
     found = ledger(tmp_path, RECORD + 'dtypes = ["float16"]\ndevices = ["cuda"]\n')
     versions = {"torch": "2.13.0"}
     assert found.find("torch-sdpa", "cuda", "float16", "empty-row", versions) is not None
@@ -75,32 +75,32 @@ def test_dtypes_and_devices_restrict(tmp_path: Path) -> None:
     ],
 )
 def test_a_record_names_versions(tmp_path: Path, version: str, in_force: bool) -> None:
-    """A record is in force for the versions it names; a local part such as +cpu does not count, nor a pre-release."""
+    """A record is in force for its versions; a local part such as +cpu or a pre-release does not count."""
     assert ledger(tmp_path, RECORD).deviations[0].in_force({"torch": version}) is in_force
 
 
 def test_a_record_of_a_missing_package_is_not_in_force(tmp_path: Path) -> None:
-    """Without the package there is nothing to deviate."""
+    """A record of a package that is not installed is not in force."""
     assert not ledger(tmp_path, RECORD).deviations[0].in_force({})
 
 
 @pytest.mark.parametrize(("processor", "in_force"), [("avx2", True), ("avx512", False), ("other", False)])
 def test_a_record_names_processors(tmp_path: Path, processor: str, in_force: bool) -> None:
-    """A record of code for AVX2 is in force there alone; a run that names no processor counts as one of these."""
+    """A record of AVX2 code is in force only on AVX2; a run that names no processor matches every record."""
     (record,) = ledger(tmp_path, RECORD + 'processors = ["avx2"]\n').deviations
     assert record.in_force({"torch": "2.13.0", PROCESSOR: processor}) is in_force
     assert record.in_force({"torch": "2.13.0"})
 
 
 def test_the_processor_is_among_the_versions_where_a_record_names_one(tmp_path: Path) -> None:
-    """And is one of those that a record may name."""
+    """The processor is among the versions if a record names one, and is one that a record may name."""
     assert PROCESSOR not in ledger(tmp_path, RECORD).installed(["torch-sdpa"])
     found = ledger(tmp_path, RECORD + 'processors = ["avx2"]\n').installed(["torch-sdpa"])
     assert found[PROCESSOR] in PROCESSORS
 
 
 def test_records_of_two_processors_are_apart(tmp_path: Path) -> None:
-    """One case may have a record for each."""
+    """One case may have a record for each of two processors."""
     second = RECORD.replace('"a"', '"b"') + 'processors = ["avx512"]\n'
     assert len(ledger(tmp_path, RECORD + 'processors = ["avx2"]\n' + second).deviations) == 2
     with pytest.raises(LedgerError, match="both speak of"):
@@ -124,7 +124,7 @@ def test_two_records_for_one_case_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_records_that_are_apart_are_accepted(tmp_path: Path, old: str, new: str) -> None:
-    """Two records may differ in versions, dtypes, devices, cases or implementations; one such difference is enough."""
+    """Records may differ in versions, dtypes, devices, cases or implementations; one such difference is enough."""
     first = RECORD.replace('package = "torch"', 'dtypes = ["float32"]\ndevices = ["cpu"]\npackage = "torch"')
     if "package" in old:
         new += "\n" + ('devices = ["cpu"]' if "dtypes" in new else 'dtypes = ["float32"]')
@@ -135,7 +135,7 @@ def test_records_that_are_apart_are_accepted(tmp_path: Path, old: str, new: str)
 
 
 def test_records_that_globs_of_plug_ins_bring_together_are_refused(tmp_path: Path) -> None:
-    """A glob over a file's functions and one of them by name meet, also where the names are known from a run alone."""
+    """A glob over a file's functions overlaps a record of one of them, even if only a run knows the names."""
     text = RECORD.replace("torch-*", "my.py:*") + RECORD.replace("torch-*", "my.py:f").replace('"a"', '"b"')
     with pytest.raises(LedgerError, match=r"both speak of my\.py:f, float32, case empty-row"):
         ledger(tmp_path, text)
@@ -145,7 +145,7 @@ def test_records_that_globs_of_plug_ins_bring_together_are_refused(tmp_path: Pat
 
 
 def test_two_records_found_for_one_case_are_an_error() -> None:
-    """A ledger that was not checked does not choose between two records."""
+    """An unchecked ledger with two matching records raises instead of choosing."""
     record = Deviation("a", ("x",), "numpy", "", "SDPA-15", ("plain",), Failure.VALUE, "", "")
     with pytest.raises(LedgerError, match="records a and b both speak of x, float32, case plain"):
         Ledger((record, replace(record, id="b"))).find("x", "cpu", "float32", "plain", {"numpy": "2"})
@@ -181,7 +181,7 @@ def test_two_records_found_for_one_case_are_an_error() -> None:
     ],
 )
 def test_a_malformed_ledger_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
-    """A ledger that says something unknown is refused in one sentence that names the record and the nearest name."""
+    """Anything unknown in a ledger is refused in one sentence that names the record and the nearest name."""
     with pytest.raises(LedgerError, match=message) as caught:
         ledger(tmp_path, RECORD.replace(old, new))
     assert str(tmp_path / "ledger.toml") in str(caught.value)
@@ -190,31 +190,31 @@ def test_a_malformed_ledger_is_refused(tmp_path: Path, old: str, new: str, messa
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('"torch-*"', '"torch-mha-fast"'),  # of layers, and the cases are of attention
+        ('"torch-*"', '"torch-mha-fast"'),  # a layer, while the cases are of attention
         ('id = "a"', 'id = "a"\ndtypes = ["float64"]'),
     ],
 )
 def test_a_record_that_no_result_can_meet_is_refused(tmp_path: Path, old: str, new: str) -> None:
-    """Of another operator than its cases, or of a dtype that these are not judged in."""
+    """A record of another operator than its cases, or of a dtype that they are not judged in, is refused."""
     text = RECORD.replace("empty-row*", "empty-row-last").replace(old, new)
     with pytest.raises(LedgerError, match=r"record a \(.*\): no implementation of it is judged on a case of it"):
         ledger(tmp_path, text)
 
 
 def test_a_record_of_a_plug_in_may_be_of_any_dtype(tmp_path: Path) -> None:
-    """Its dtypes are not known before it is plugged in."""
+    """A plug-in's dtypes are unknown before it is plugged in, so a record may name any."""
     text = RECORD.replace("torch-*", "my.py:f").replace("empty-row*", "empty-row-last")
     assert ledger(tmp_path, text.replace('id = "a"', 'id = "a"\ndtypes = ["float64"]')).deviations
 
 
 def test_a_missing_ledger_is_refused(tmp_path: Path) -> None:
-    """A file that does not exist is named."""
+    """A missing file is named."""
     with pytest.raises(LedgerError, match=r"ledger .*none\.toml cannot be read: .*No such file"):
         read([tmp_path / "none.toml"])
 
 
 def test_equal_ids_are_refused(tmp_path: Path) -> None:
-    """An id names one record, and the files that it stands in are named."""
+    """Records with equal ids are refused, and the files that hold them are named."""
     with pytest.raises(LedgerError, match="two records have the id a: it is twice in "):
         ledger(tmp_path, RECORD + RECORD)
     for name in ("one.toml", "two.toml"):
@@ -224,7 +224,7 @@ def test_equal_ids_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_users_record_that_overlaps_ours_names_both(tmp_path: Path) -> None:
-    """Which of the two is to go is the user's choice, so both are told, and the file of the user's."""
+    """Both records are named, and the user's file, as the user decides which to remove."""
     ours = read().deviations[0]
     text = RECORD.replace("torch-*", ours.implementations[0]).replace("empty-row*", ours.cases[0])
     (tmp_path / "mine.toml").write_text(text)
@@ -233,14 +233,14 @@ def test_a_users_record_that_overlaps_ours_names_both(tmp_path: Path) -> None:
 
 
 def plugged(pattern: str) -> bool:
-    """Whether a function of the suite that is plugged in by this name is there; its framework is not imported."""
+    """Whether the suite has the function that is plugged in by this name, without importing its framework."""
     module, _, name = plug_in(pattern).target.partition(":")
     found = importlib.util.find_spec(module) if PLUGGED in pattern else None
     return bool(found and found.origin and f"\ndef {name}(" in Path(found.origin).read_text(encoding="utf-8"))
 
 
 def test_a_record_of_a_function_that_is_not_there_is_seen() -> None:
-    """By its module, and by its name in it."""
+    """A record of a function that does not exist, by its module or its name, is noticed."""
     assert plugged("attention_conformance.impls.jax.rings:ring@jax")
     assert plugged("attention_conformance.impls.kernels.sglang:merge_state@triton")
     assert not plugged("attention_conformance.impls.jax.rings:rang@jax")
@@ -249,7 +249,7 @@ def test_a_record_of_a_function_that_is_not_there_is_seen() -> None:
 
 @pytest.mark.parametrize("record", read().deviations, ids=lambda d: d.id)
 def test_every_record_speaks_of_things_that_exist(record: Deviation) -> None:
-    """A record of the ledger names known implementations, or adapters of kernels, cases and a clause, and a link."""
+    """A record of the ledger names known implementations or kernel adapters, known cases, a clause and a link."""
     from fnmatch import filter as matching
 
     assert all(matching(builtin(), pattern) or plugged(pattern) for pattern in record.implementations)

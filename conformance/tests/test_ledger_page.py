@@ -1,4 +1,4 @@
-"""DEVIATIONS.md: it is what the ledger and the published results give today."""
+"""DEVIATIONS.md: it is up to date with the ledger and the published results."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ RUNS, PLUGGED_RUNS = [RUN, results.read(PUBLISHED_GPU)], [results.read(PUBLISHED
 
 
 def section(page: str, record: str) -> str:
-    """What the page says of a record, on one line."""
+    """The page's section about a record, on one line."""
     return " ".join(page.partition(f"#### {record}\n")[2].partition("\n#")[0].split())
 
 
 @pytest.mark.documents
 def test_the_page_is_what_the_ledger_gives() -> None:
-    """``attention-conformance ledger page`` regenerates it."""
+    """``attention-conformance ledger page`` regenerates the page."""
     assert PAGE.read_text(encoding="utf-8") == render(LEDGER, RUNS, PLUGGED_RUNS)
 
 
@@ -56,7 +56,7 @@ def test_a_changed_ledger_gives_another_page() -> None:
 
 @pytest.mark.parametrize("record", LEDGER.deviations, ids=lambda record: record.id)
 def test_every_record_has_its_section(record: Deviation) -> None:
-    """Clause, implementations, versions, what it does instead, upstream, every case, and the command."""
+    """A section has clause, implementations, versions, behaviour, upstream link, every case, and the command."""
     page = PAGE.read_text(encoding="utf-8")
     text = section(page, record.id)
     assert page.count(f"#### {record.id}\n") == 1
@@ -72,7 +72,7 @@ def test_every_record_has_its_section(record: Deviation) -> None:
 
 @pytest.mark.parametrize("record", LEDGER.deviations, ids=lambda record: record.id)
 def test_the_command_is_about_the_record(record: Deviation) -> None:
-    """The case that it runs is one that the record covers, of the implementation's own operator and dtypes."""
+    """The command runs a case that the record covers, with the implementation's own operator and dtypes."""
     name, device, dtype, case = example(record)
     assert record.covers(name, device, dtype, case)
     assert dtype in dtypes(name, case)
@@ -82,14 +82,14 @@ def test_the_command_is_about_the_record(record: Deviation) -> None:
 
 
 def test_a_record_that_no_result_can_meet_has_no_example() -> None:
-    """One of layers with a case of attention is refused in a sentence."""
+    """A record of layers with a case of attention is refused in a sentence."""
     record = replace(LEDGER.deviations[0], implementations=("torch-mha-fast",), cases=("plain",))
     with pytest.raises(LedgerError, match=f"record {record.id}: no implementation of it is judged on a case of it"):
         example(record)
 
 
 def test_the_example_of_a_ledger_can_be_used(tmp_path: Path) -> None:
-    """The user's record on the page is one beside ours, with every key there is but one."""
+    """The user's record on the page loads next to ours, with all keys but one."""
     (text,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "mine.toml").write_text(text, encoding="utf-8")
     record = read([LEDGER_FILE, tmp_path / "mine.toml"]).deviations[-1]
@@ -98,7 +98,7 @@ def test_the_example_of_a_ledger_can_be_used(tmp_path: Path) -> None:
 
 
 def test_every_command_is_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    """With its exit codes; what the parser knows is what the page has."""
+    """The page lists exactly the commands of the parser."""
     with pytest.raises(SystemExit):
         main(["ledger", "--help"])
     (actions,) = {tuple(re.findall(r"^    ([a-z]+) ", capsys.readouterr().out, re.MULTILINE))}
@@ -107,13 +107,13 @@ def test_every_command_is_on_the_page(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_clauses_stand_in_the_order_of_the_spec() -> None:
-    """So that the page can be read beside it."""
+    """Clauses have the order of the spec, so that the page can be read next to it."""
     found = re.findall(r"^### ([A-Z]+-\d+) ·", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert found == [clause for clause in clauses() if clause in {record.clause for record in LEDGER.deviations}]
 
 
 def test_a_record_that_the_run_does_not_show_says_so() -> None:
-    """With the reason, which for another version is the version."""
+    """A record that the run does not show says why, such as another version."""
     other = Run(structs.replace(RUN.header, versions={**RUN.header.versions, "torch": "2.99"}), RUN.results, True)
     text = section(render(LEDGER, [other]), "torch-flash-nan-query")
     assert (

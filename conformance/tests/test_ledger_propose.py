@@ -1,4 +1,4 @@
-"""``ledger propose``: records for what a result file shows, no more and no less, and nothing is written."""
+"""``ledger propose``: exactly the records that a result file shows, and nothing is written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALL = ("float64", "float32", "float16", "bfloat16")
 
 
 def proposed(*results: Result, ledger: Ledger | None = None, versions: dict[str, str] = VERSIONS) -> Proposal:
-    """What is proposed for these results."""
+    """The proposal for these results."""
     return propose(Run(Header(format=FORMAT, spec="1", versions=versions), results, True), ledger or Ledger())
 
 
@@ -39,14 +39,14 @@ def written(path: Path, *results: Result) -> Path:
 
 
 def read_again(proposal: Proposal, folder: Path) -> Ledger:
-    """A proposal, pasted into a ledger file of its own."""
+    """A proposal read back from a ledger file of its own."""
     path = folder / "ledger.toml"
     path.write_text(proposal.text(), encoding="utf-8")
     return read([path])
 
 
 def test_a_failure_becomes_a_record() -> None:
-    """Package and series of the version come from the file, and what it does instead from what it looks like."""
+    """Package and version series come from the file, and the behaviour from the error pattern."""
     (record,) = proposed(FAILED).records
     assert record == replace(
         RECORD, id="torch-sdpa-sdpa-4-value", cases=("scale-negative",), dtypes=("float32",), devices=("cpu",)
@@ -54,13 +54,13 @@ def test_a_failure_becomes_a_record() -> None:
 
 
 def test_what_passes_is_not_proposed() -> None:
-    """Results that are no failure give nothing."""
+    """Results other than failures give no proposal."""
     others = [replace(PASSED, outcome=outcome) for outcome in Outcome if outcome is not Outcome.FAILED]
     assert proposed(*others) == Proposal((), ())
 
 
 def test_failures_are_grouped() -> None:
-    """By implementation, clause, failure and what it does instead; the cases of a group are sorted."""
+    """Failures are grouped by implementation, clause, failure and behaviour; the cases of a group are sorted."""
     other = replace(FAILED, case="scale-negative-bias")
     zeros = replace(FAILED, case="scale-negative-mask", error_pattern="zeros")
     clause = replace(FAILED, case="scale-zero", broken="SDPA-9")
@@ -76,7 +76,7 @@ def test_failures_are_grouped() -> None:
 
 
 def test_reasons_that_differ_in_numbers_are_one_group() -> None:
-    """Sizes in the text of an exception differ from case to case; the first text is taken."""
+    """Exception texts that differ only in sizes are one group, with the first text."""
     first = replace(FAILED, failure=Failure.ERROR, error_pattern="", reason="ValueError: 5 and 7\ndiffer")
     second = replace(first, case="scale-zero", reason="ValueError: 4 and 17 differ")
     (record,) = proposed(first, second).records
@@ -84,7 +84,7 @@ def test_reasons_that_differ_in_numbers_are_one_group() -> None:
 
 
 def test_dtypes_are_named_unless_all_failed() -> None:
-    """A case that passes in a dtype, or was not run in it, is not proposed there."""
+    """Dtypes are listed unless every dtype was run and failed."""
     every = [replace(FAILED, dtype=dtype) for dtype in ALL]
     (record,) = proposed(*every).records
     assert record.dtypes == ()
@@ -93,7 +93,7 @@ def test_dtypes_are_named_unless_all_failed() -> None:
 
 
 def test_what_the_ledger_covers_is_not_proposed_again() -> None:
-    """A failure with a record has one, and one that fails in another way than its record says is told."""
+    """A recorded failure is not proposed; one that fails in another way than its record says is reported."""
     assert proposed(FAILED, ledger=Ledger((RECORD,))) == Proposal((), ())
     found = proposed(replace(FAILED, failure=Failure.ERROR), ledger=Ledger((RECORD,)))
     assert not found.records
@@ -103,7 +103,7 @@ def test_what_the_ledger_covers_is_not_proposed_again() -> None:
 
 
 def test_another_exception_than_the_recorded_one_is_left() -> None:
-    """A record that says words of its exception speaks of no other one."""
+    """A record that quotes its exception does not cover another exception."""
     record = replace(RECORD, failure=Failure.ERROR, says="no kernel")
     failed = replace(FAILED, failure=Failure.ERROR, reason="RuntimeError: no kernel for it")
     assert proposed(failed, ledger=Ledger((record,))) == Proposal((), ())
@@ -113,7 +113,7 @@ def test_another_exception_than_the_recorded_one_is_left() -> None:
 
 
 def test_what_cannot_be_a_record_is_told() -> None:
-    """A deviation that is gone, a property of random inputs and a version that is not known are no records."""
+    """A stale record, a property of random inputs and an unknown version are reported, and give no record."""
     stale = replace(FAILED, failure=Failure.STALE, reason="the deviation is gone")
     fuzz = replace(FAILED, case="fuzz/permutation")
     found = proposed(stale, fuzz)
@@ -123,7 +123,7 @@ def test_what_cannot_be_a_record_is_told() -> None:
 
 
 def test_ids_are_new(tmp_path: Path) -> None:
-    """No id of the ledger is given again, so that what is printed can be added to it."""
+    """A new id is not in the ledger, so that the printed records can be added to it."""
     taken = replace(RECORD, id="torch-sdpa-sdpa-4-value", cases=("plain",))
     (record,) = proposed(FAILED, ledger=Ledger((taken,))).records
     assert record.id == "torch-sdpa-sdpa-4-value-2"
@@ -144,7 +144,7 @@ def test_what_is_printed_is_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow(1)
 def test_proposals_for_the_published_failures_cover_them_and_nothing_else(tmp_path: Path) -> None:
-    """Without the ledger each published deviation is a failure; its proposal covers it, and none covers a pass."""
+    """Proposals cover exactly the published deviations, taken as failures, and no passed result."""
     from attention_conformance.conformance import results
 
     run = results.read(Path(__file__).parents[2] / "reports" / "published" / "conformance.jsonl.zst")
@@ -156,14 +156,14 @@ def test_proposals_for_the_published_failures_cover_them_and_nothing_else(tmp_pa
         found = ledger.find(r.implementation, r.device, r.dtype, r.case, run.header.versions)
         assert (found and found.failure) == (r.failure if r.outcome is Outcome.FAILED else None)
     ours, said = read(), []
-    for r in failing:  # a known deviation has the words of its record in the place of the exception's
+    for r in failing:  # a known deviation has the words of its record instead of the exception's
         known = ours.find(r.implementation, r.device, r.dtype, r.case, run.header.versions)
         said.append(replace(r, reason=known.says) if known and known.says else r)
     assert propose(Run(run.header, tuple(said), True), ours) == Proposal((), ())
 
 
 def test_the_command_prints_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 1 with records, 0 without; the ledger is as it was."""
+    """The exit code is 1 with records and 0 without; the ledger is unchanged."""
     before = LEDGER.read_bytes()
     assert main(["ledger", "propose", str(written(tmp_path / "a.jsonl", FAILED))]) == 1
     (found,) = tomllib.loads(capsys.readouterr().out)["deviation"]
@@ -175,14 +175,14 @@ def test_the_command_prints_and_writes_nothing(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_a_users_ledger_covers_too(tmp_path: Path) -> None:
-    """What ``--deviations`` names is not proposed again."""
+    """A failure covered by a ledger of ``--deviations`` is not proposed."""
     (tmp_path / "mine.toml").write_text(toml(RECORD))
     path = str(written(tmp_path / "a.jsonl", FAILED))
     assert main(["ledger", "propose", path, "--deviations", str(tmp_path / "mine.toml")]) == 0
 
 
 def test_a_file_that_cannot_be_used_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A missing result file and a broken ledger are told in one sentence."""
+    """A missing result file or a broken ledger is reported in one sentence."""
     assert main(["ledger", "propose", str(tmp_path / "none.jsonl")]) == 2
     assert "none.jsonl cannot be read" in capsys.readouterr().err
     (tmp_path / "mine.toml").write_text(toml(RECORD).replace("SDPA-4", "SDPA-444"))

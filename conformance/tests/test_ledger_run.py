@@ -28,7 +28,7 @@ failure = "value"
 instead = "every row sees one key ahead"
 upstream = "unreported"
 """
-#: A record about a case of which ours has one.
+#: A record about a case for which our ledger has one.
 OVERLAPPING = (
     RECORD.replace("mykernels.py:*", "torch-sdpa").replace("numpy", "torch").replace("causal-square", "nan-all")
 )
@@ -46,7 +46,7 @@ def judged(folder: Path, text: str, *ledgers: str) -> tuple[int, str]:
 
 
 def test_a_recorded_failure_of_a_plug_in_deviates(tmp_path: Path) -> None:
-    """It fails nothing, and the result says what it does instead, and which record says so."""
+    """A recorded failure fails nothing, and the result has the recorded behaviour and the record's id."""
     code, printed = judged(tmp_path, WRONG, RECORD)
     assert code == 0, printed
     (result,) = read(tmp_path / "out.jsonl").results
@@ -58,20 +58,20 @@ def test_a_users_record_is_strict(tmp_path: Path) -> None:
     code, printed = judged(tmp_path, RIGHT, RECORD)
     assert code == 1
     assert "remove record peeks (ledger-0.toml), or narrow what it covers" in printed
-    assert "Diagnosis:" not in printed  # the result is right: nothing is to be explained
+    assert "Diagnosis:" not in printed  # the result is right: nothing needs an explanation
     (result,) = read(tmp_path / "out.jsonl").results
     assert result.failure is Failure.STALE
 
 
 def test_a_record_of_another_failure_excuses_nothing(tmp_path: Path) -> None:
-    """A failure by value is not what a record of exceptions speaks of."""
+    """A record of an exception does not excuse a failure by value."""
     code, printed = judged(tmp_path, WRONG, RECORD.replace('"value"', '"error"'))
     assert code == 1
     assert "record peeks (ledger-0.toml) expects it to fail by error, not by value" in printed
 
 
 def test_the_header_names_the_ledgers_in_force(tmp_path: Path) -> None:
-    """Ours and the user's, each with its number of records and a checksum, and the line follows the schema."""
+    """The header has our ledger and the user's, each with its number of records and a checksum, and fits the schema."""
     judged(tmp_path, WRONG, RECORD, RECORD.replace("peeks", "other").replace("causal-square", "plain"))
     line, *_ = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     jsonschema.validate(json.loads(line), SCHEMA)
@@ -87,7 +87,7 @@ def test_the_header_names_the_ledgers_in_force(tmp_path: Path) -> None:
 
 
 def test_headers_without_ledgers_follow_the_schema_too() -> None:
-    """Files written before there was a choice stay valid, and a malformed entry is not."""
+    """Headers written before ledgers could be chosen are valid, and a malformed entry is not."""
     header = {"kind": "header", "format": 2, "spec": "1"}
     jsonschema.validate(header, SCHEMA)
     with pytest.raises(jsonschema.ValidationError):
@@ -95,7 +95,7 @@ def test_headers_without_ledgers_follow_the_schema_too() -> None:
 
 
 def test_the_version_of_a_package_that_a_record_names_is_found(tmp_path: Path) -> None:
-    """Also of one that the suite does not ask for, and the header says which version it was."""
+    """The header has the version of a package that only a user's record names."""
     text = RECORD.replace('package = "numpy"\nversions = ">=2"', 'package = "tabulate"\nversions = ">=0.9"')
     code, printed = judged(tmp_path, WRONG, text)
     assert code == 0, printed
@@ -118,7 +118,7 @@ def test_the_version_of_a_package_that_a_record_names_is_found(tmp_path: Path) -
     ],
 )
 def test_a_broken_ledger_ends_the_run_in_one_sentence(tmp_path: Path, ledgers: list[str], said: str) -> None:
-    """A name that does not exist, an id twice, and records that overlap, ours among them, are told before any case."""
+    """Unknown names, repeated ids and overlapping records, with ours too, end the run before any case."""
     code, printed = judged(tmp_path, RIGHT, *ledgers)
     assert code == 4
     assert f"ERROR: {said}" in printed
@@ -126,7 +126,7 @@ def test_a_broken_ledger_ends_the_run_in_one_sentence(tmp_path: Path, ledgers: l
 
 
 def test_a_missing_ledger_ends_the_run(tmp_path: Path) -> None:
-    """A file that does not exist is named."""
+    """A missing file is named."""
     done = run(plug_in(tmp_path), *OPTIONS, "--deviations", "none.toml")
     assert done.returncode == 4
     assert "ERROR: deviation ledger none.toml cannot be read" in done.stdout + done.stderr

@@ -45,7 +45,7 @@ def verdict(*runs: Run, record: Deviation = RECORD) -> Verdict:
 
 
 def test_a_record_that_fails_as_it_says_holds() -> None:
-    """With a ledger in force it deviates, without one it fails in the same way; both show the record."""
+    """A known deviation, or the same failure without a ledger, shows that the record holds."""
     assert verdict(run(HOLDS)).standing is Standing.HOLDS
     assert verdict(run(replace(HOLDS, outcome=Outcome.FAILED))).standing is Standing.HOLDS
 
@@ -61,14 +61,14 @@ def test_a_record_that_fails_as_it_says_holds() -> None:
     ],
 )
 def test_a_record_that_nothing_shows_is_gone(result: Result, became: str) -> None:
-    """A pass, a feature that is not there any more and another failure all say so, and which it is is told."""
+    """A pass, a missing feature or another failure makes a record stale, and the note says which."""
     found = verdict(run(result))
     assert found.standing is Standing.GONE
     assert found.notes == (f"remove it: {became}",)
 
 
 def test_another_exception_than_the_recorded_one_does_not_hold() -> None:
-    """The words of a record are looked for in a failure; a known deviation was found by them."""
+    """A failure must contain the words that a record quotes; for a known deviation they were already found."""
     record = replace(RECORD, failure=Failure.ERROR, says="no kernel")
     known = replace(HOLDS, failure=Failure.ERROR)
     failed = replace(known, outcome=Outcome.FAILED, reason="RuntimeError: no kernel for it")
@@ -80,21 +80,21 @@ def test_another_exception_than_the_recorded_one_does_not_hold() -> None:
 
 
 def test_cases_that_are_gone_are_named() -> None:
-    """A record of which some cases pass is to lose these."""
+    """Cases of a record that pass are named for removal."""
     found = verdict(run(HOLDS, replace(PASSED, case="scale-zero")))
     assert found.standing is Standing.PARTLY_GONE
     assert found.notes == ("remove case scale-zero: passed",)
 
 
 def test_implementations_that_are_gone_are_named() -> None:
-    """An implementation that shows none of the cases is to be removed, without naming each case."""
+    """An implementation that shows none of the cases is named for removal, without listing each case."""
     flex = replace(PASSED, implementation="torch-flex")
     found = verdict(run(HOLDS, flex, replace(flex, case="scale-zero")))
     assert found.notes == ("remove implementation torch-flex: passed",)
 
 
 def test_what_is_left_is_to_be_narrowed() -> None:
-    """A case that passes in one dtype of two, or in one version of two, is told with both."""
+    """A case that passes in one of two dtypes, or of two versions, is reported with both."""
     found = verdict(run(HOLDS, replace(PASSED, dtype="float16")))
     assert found.notes == (
         "narrow it: case scale-negative of torch-sdpa on cpu in float16, version 2.13.0+cpu: passed",
@@ -118,7 +118,7 @@ def test_what_is_left_is_to_be_narrowed() -> None:
     ],
 )
 def test_what_is_not_exercised_says_why(file: Run, record: Deviation, why: str) -> None:
-    """Version, implementation, dtype, device or case: a record that no result is about is neither gone nor there."""
+    """A record that no result is about is not exercised, for a version, implementation, dtype, device or case."""
     found = verdict(file, record=record)
     assert found.standing is Standing.NOT_EXERCISED
     assert found.notes[0].startswith(why)
@@ -130,7 +130,7 @@ def test_one_file_of_several_is_enough() -> None:
 
 
 def command(folder: Path, *results: Result) -> int:
-    """The exit code of ``ledger stale`` with the record in a user's ledger, after one file of these results."""
+    """The exit code of ``ledger stale`` for one file of these results, with the record in a user's ledger."""
     (folder / "mine.toml").write_text(toml(replace(RECORD, implementations=("my.py:f",))))
     with Writer(folder / "a.jsonl", {"versions": {"torch": "2.13.0"}}) as writer:
         for each in results:
@@ -139,7 +139,7 @@ def command(folder: Path, *results: Result) -> int:
 
 
 def test_the_command_fails_for_a_record_that_is_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 1, with the record and its file; a record that is not exercised alone is exit code 0."""
+    """The exit code is 1, with the record and its file; with only records that are not exercised it is 0."""
     assert command(tmp_path, PASSED) == 1
     assert f"gone: known ({tmp_path / 'mine.toml'})\n  remove it: passed\n" in capsys.readouterr().out
     assert command(tmp_path, HOLDS, replace(PASSED, case="scale-zero")) == 1
@@ -152,7 +152,7 @@ def test_the_command_fails_for_a_record_that_is_gone(tmp_path: Path, capsys: pyt
 
 
 def test_a_file_that_was_cut_off_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What an incomplete file does not have it may have lost."""
+    """The output says that the file has no footer, as an incomplete file may have lost results."""
     command(tmp_path, HOLDS)
     path = tmp_path / "a.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
@@ -161,7 +161,7 @@ def test_a_file_that_was_cut_off_is_said(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_the_list_has_every_record(capsys: pytest.CaptureFixture[str]) -> None:
-    """One row each, with its versions and link."""
+    """The list has one row for each record, with its link."""
     from attention_conformance.conformance.ledger.load import read
 
     assert main(["ledger", "list"]) == 0
@@ -174,13 +174,13 @@ AT_TIMES = replace(RECORD, seen="2 of 4")
 
 
 def test_what_comes_and_goes_holds_where_one_result_shows_it() -> None:
-    """The others that pass are not to be removed."""
+    """For a record with a rate, one result that shows it is enough; passed cases are not for removal."""
     found = verdict(run(HOLDS, replace(PASSED, case="scale-zero")), record=AT_TIMES)
     assert (found.standing, found.notes) == (Standing.HOLDS, ())
 
 
 def test_what_comes_and_goes_is_gone_once_it_did_not_show_often_enough() -> None:
-    """Half of the results show it: six that pass may be chance, seven are not."""
+    """For a record seen in half of the results, six passes may be chance, seven are not."""
     six = verdict(*[run(PASSED)] * 6, record=AT_TIMES)
     assert six.standing is Standing.NOT_EXERCISED
     assert six.notes == ("6 passed; seen in 2 of 4, so that 7 that pass show that it is gone",)
@@ -189,12 +189,12 @@ def test_what_comes_and_goes_is_gone_once_it_did_not_show_often_enough() -> None
 
 @pytest.mark.parametrize("became", [{"failure": Failure.ERROR}, {"outcome": Outcome.UNSUPPORTED, "failure": None}])
 def test_what_comes_and_goes_does_not_become_something_else(became: dict[str, Any]) -> None:
-    """Another failure, or no support, is no result in which it hides."""
+    """Another failure, or no support, makes a record with a rate stale."""
     assert verdict(run(replace(STALE, **became)), record=AT_TIMES).standing is Standing.GONE
 
 
 def test_a_result_that_passes_is_as_the_record_says() -> None:
-    """At times: it stays passed, and says so; always: the run fails.  Another failure is excused by neither."""
+    """A pass is accepted for a record with a rate, and stale for one without; neither excuses another failure."""
     case, versions = every_case()[PASSED.case], {"torch": "2.13.0"}
     here = apply(Ledger((AT_TIMES,)), PASSED, case, versions)
     assert (here.outcome, here.reason) == (
@@ -209,14 +209,14 @@ def test_a_result_that_passes_is_as_the_record_says() -> None:
 
 
 def test_a_record_of_what_comes_and_goes_is_written_as_it_is_read() -> None:
-    """With its rate, which others have not."""
+    """A record with a rate is written with it, and others are not."""
     assert 'seen = "2 of 4"' in toml(AT_TIMES)
     assert "seen" not in toml(RECORD)
 
 
 @pytest.mark.parametrize(("reason", "known"), [("RuntimeError: no kernel for it", True), ("ValueError: other", False)])
 def test_a_record_that_quotes_an_exception_excuses_no_other(reason: str, known: bool) -> None:
-    """With ``says`` a failure by an exception is the record's only if its words are in the exception."""
+    """With ``says`` a record covers an exception only if the exception has its words."""
     record = replace(RECORD, failure=Failure.ERROR, says="no kernel")
     failed = replace(HOLDS, outcome=Outcome.FAILED, failure=Failure.ERROR, reason=reason)
     here = apply(Ledger((record,)), failed, every_case()["scale-negative"], {"torch": "2.13.0"})

@@ -1,4 +1,4 @@
-"""What the ledger excuses of random inputs: records by their own predicate, in the rows that they spoil."""
+"""Excuses of the ledger for random inputs: records by their own predicate, in the rows that they spoil."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def rows(record: str, problem: Problem) -> np.ndarray:
 
 
 def test_every_predicate_belongs_to_a_record() -> None:
-    """A predicate without a record of the ledger excuses nothing and would hide that the record is gone."""
+    """Every predicate belongs to a record, as it would hide that the record is gone."""
     assert set(triggers.SPOILS) <= set(BY_ID)
 
 
 def fixed_cases() -> list[tuple[str, AnyCase, str]]:
-    """Each record with its valid cases and one dtype of each."""
+    """Each record with each of its valid cases, in one dtype."""
     found = []
     for record in triggers.SPOILS:
         for name in (name for pattern in BY_ID[record].cases for name in cases_meeting(pattern)):
@@ -52,19 +52,19 @@ def fixed_cases() -> list[tuple[str, AnyCase, str]]:
 @pytest.mark.slow(3)
 @pytest.mark.parametrize(("record", "case", "dtype"), fixed_cases(), ids=lambda each: getattr(each, "name", each))
 def test_a_record_is_triggered_by_its_own_cases(record: str, case: AnyCase, dtype: str) -> None:
-    """What the ledger says of fixed cases, the predicate says too: each of them triggers it."""
+    """Each fixed case of a record triggers the record's predicate."""
     assert triggers.triggered([BY_ID[record]], case.inputs(dtype), heads_of(case.expected(dtype)))
 
 
 def test_plain_problems_trigger_only_what_always_holds() -> None:
-    """Without options no record is triggered but those of a whole dtype."""
+    """Without options only records of a whole dtype are triggered."""
     always = {record for record, spoils in triggers.SPOILS.items() if spoils is triggers._always}
     for record in triggers.SPOILS:
         assert rows(record, Problem("plain")).any() == (record in always), record
 
 
 def test_a_row_without_a_key_is_that_row() -> None:
-    """Negative offsets leave the first two rows fully masked, and no other."""
+    """Negative offsets leave only the first two rows fully masked."""
     spoiled = rows("jax-nn-empty-row-1", Problem("rows", Shape(sq=4, sk=4), is_causal=True, causal_offset=-2))
     np.testing.assert_array_equal(spoiled[0, 0], [True, True, False, False])
 
@@ -79,14 +79,14 @@ def test_a_causal_scale_needs_both() -> None:
 
 
 def test_the_last_causal_row_needs_more_keys() -> None:
-    """Only the last row, and only with Sq < Sk."""
+    """Only the last row is spoiled, and only with Sq < Sk."""
     spoiled = rows("ort-mha-causal", Problem("last", Shape(sq=3, sk=5), is_causal=True))
     np.testing.assert_array_equal(spoiled[1, 1], [False, False, True])
     assert not rows("ort-mha-causal", Problem("square", Shape(sq=5, sk=5), is_causal=True)).any()
 
 
 def test_broadcast_axes_are_told_apart() -> None:
-    """One key for all, one row for all, rank 1, and full shapes."""
+    """One key for all, one row for all, rank 1, and full shapes are distinguished."""
     masks = {
         axes: Problem("axes", mask=RandomMask(0.5, axes))
         for axes in ((None,) * 4, (None, None, None, 1), (None, None, 1, None), (None,))
@@ -101,7 +101,7 @@ def test_broadcast_axes_are_told_apart() -> None:
 
 
 def test_causal_and_a_mask_of_one_row_meet() -> None:
-    """is_causal spoils the rows behind the first of a mask with one row, and all of a mask of rank 1; alone neither."""
+    """is_causal spoils the rows after the first with a mask of one row, all rows with one of rank 1; alone, none."""
     one_row, rank_1 = RandomMask(0.5, (None, 1, 1, None)), RandomMask(0.5, (None,))
     spoiled = rows("onnx-reference-causal-one-row", Problem("one", Shape(sq=3, sk=5), mask=one_row, is_causal=True))
     np.testing.assert_array_equal(spoiled[1, 1], [False, True, True])
@@ -112,7 +112,7 @@ def test_causal_and_a_mask_of_one_row_meet() -> None:
 
 
 def test_padded_keys_of_a_layer_need_several_rows() -> None:
-    """By lengths, and by a mask with one row for all; of one row the mask has as many."""
+    """Lengths, or a mask with one row for all, trigger the record with several rows, and not with one row."""
     record = "export-mha-padding"
     lengths = Problem("lengths", Shape(b=2, sq=3, sk=5), kv_lengths=(2, 5))
     one_row = Problem("mask", Shape(sq=3, sk=5), mask=RandomMask(0.5, (None, 1, 1, None)))
@@ -123,7 +123,7 @@ def test_padded_keys_of_a_layer_need_several_rows() -> None:
 
 
 def test_padded_keys_with_anything_beside_are_no_deviation() -> None:
-    """The cases of layers that pad keys and are not of the record, which the exported layer passes."""
+    """Cases that combine padding with another option, which the exported layer passes, do not trigger the record."""
     record, padding = (
         BY_ID["export-mha-padding"],
         "mha-causal-padding mha-weights-causal-padding mha-source-002-padding",
@@ -134,7 +134,7 @@ def test_padded_keys_with_anything_beside_are_no_deviation() -> None:
 
 
 def test_products_of_vectors_need_two_axes_of_length_1() -> None:
-    """One batch, one key head, and two of rows, keys and width of length 1."""
+    """A vector product needs one batch, one key head, and length 1 in two of rows, keys and width."""
     one = Shape(b=1, hq=1, hkv=1, sq=1, sk=5, d=1, dv=1)
     assert rows("jax-nn-bfloat16-vector", Problem("vector", one)).all()
     for other in (replace(one, b=2), replace(one, sq=2), replace(one, d=8)):
@@ -151,7 +151,7 @@ def packed_rows(record: str, problem: ServingProblem) -> np.ndarray:
 
 
 def test_rows_of_a_pack_without_a_key_are_those_rows() -> None:
-    """Of a sequence without keys all, of one with more queries than keys the first; of another none."""
+    """All rows of a sequence without keys, and the first of one with more queries than keys, are spoiled."""
     shape = PackedShape((2, 3, 2), (4, 1, 0))
     for record in ("jax-varlen-nn-empty-rows", "jax-varlen-nn-empty-rows-bfloat16"):
         plain, causal = (ServingProblem("pack", "varlen", shape, o) for o in ((), (("is_causal", True),)))
@@ -161,7 +161,7 @@ def test_rows_of_a_pack_without_a_key_are_those_rows() -> None:
 
 
 def test_a_pack_without_a_key_is_all_of_it() -> None:
-    """Neither a sequence without keys among others, nor keys behind the last sequence, of which nobody has any."""
+    """The record needs a pack without any key, even after its last sequence."""
     record = "varlen-flex-no-keys"
     assert packed_rows(record, ServingProblem("none", "varlen", PackedShape((2, 1), (0, 0)))).all()
     assert not packed_rows(record, ServingProblem("some", "varlen", PackedShape((2, 1), (0, 1)))).any()
@@ -169,14 +169,14 @@ def test_a_pack_without_a_key_is_all_of_it() -> None:
 
 
 def test_sequences_without_a_key_are_so_whatever_is_behind() -> None:
-    """Neither where one of them has a key."""
+    """The record needs sequences without any key, but keys may follow the last sequence."""
     record = "varlen-nested-no-keys"
     assert packed_rows(record, ServingProblem("behind", "varlen", PackedShape((2, 1), (0, 0), behind=3))).all()
     assert not packed_rows(record, ServingProblem("some", "varlen", PackedShape((2, 1), (0, 1)))).any()
 
 
 def test_the_lse_of_a_pack_is_recorded_where_it_is_requested() -> None:
-    """Every row of it."""
+    """Every row is recorded if the lse is requested."""
     shape = PackedShape((2,), (3,))
     record = "jax-varlen-nn-lse-dtype"
     assert packed_rows(record, ServingProblem("lse", "varlen", shape, (("return_lse", True),))).all()
@@ -184,7 +184,7 @@ def test_the_lse_of_a_pack_is_recorded_where_it_is_requested() -> None:
 
 
 def test_rows_are_spread_over_results() -> None:
-    """In the order of a result's axes: a column for each of its own, of packs rows before heads."""
+    """Rows are spread in the order of a result's axes: over its other axes, and in packs with rows before heads."""
     rows = np.array([[True, False, False], [False, False, True]])
     np.testing.assert_array_equal(triggers.of_result(rows, ("row", "head", "column")), rows.T[..., None])
     np.testing.assert_array_equal(triggers.of_result(rows, ("head", "row")), rows)
@@ -194,7 +194,7 @@ def test_rows_are_spread_over_results() -> None:
 
 
 def test_records_of_others_are_not_chosen() -> None:
-    """Implementation, device, dtype and version decide which records speak."""
+    """Implementation, device, dtype and version decide which records apply."""
     record = replace(BY_ID["jax-nn-empty-row-2"], dtypes=("float32",), devices=("cpu",))
     ledger, versions = Ledger((record,)), {"jax": "0.10.2"}
     assert triggers.records("jax-nn", "cpu", "float32", ledger, versions) == (record,)
@@ -205,6 +205,6 @@ def test_records_of_others_are_not_chosen() -> None:
 
 
 def test_records_without_a_predicate_excuse_nothing() -> None:
-    """A record of fixed cases alone, such as accepted invalid inputs, says nothing of random ones."""
+    """A record of fixed cases, such as accepted invalid inputs, excuses nothing for random ones."""
     record = Deviation("flex-dtypes", ("fake",), "numpy", "", "SDPA-35", ("*",), Failure.NO_ERROR, "", "")
     assert not triggers.records("fake", "cpu", "float32", Ledger((record,)), {"numpy": "2"})

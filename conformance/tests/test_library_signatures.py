@@ -1,4 +1,4 @@
-"""Public serving functions are plugged in by name alone: every option that they have arrives, and a leak fails."""
+"""Public serving functions are plugged in by name only: every option that they have arrives, and a leak fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attention_conformance.impls.calls import describe
 from attention_conformance.impls.process.pool import Pool
 from attention_conformance.impls.select import plug_in, with_attributes
 
-#: Options that a function has besides causal, windows and a scale, which all have, and those that it has not.
+#: Options that a function has in addition to causal, windows and a scale, which all have.
 HAS = {
     "flash_attn_varlen_func": {"softcap", "return_lse"},
     "flash_attn_varlen_func_3": {"softcap", "return_lse"},
@@ -25,9 +25,9 @@ HAS = {
     "unified_attention": {"softcap", "sinks", "k_scale", "v_scale"},
     "varlen_attn_paged": {"return_lse"},
 }
-#: Of which nobody says into how many parts they split keys.
+#: Functions without a parameter for the number of splits of keys.
 WITHOUT_SPLITS = ("flash_attn_varlen_func", "flash_attn_varlen_func_paged", "unified_attention")
-#: Cases that tell whether each option is heard, beside plain ones, with holes and grouped heads.
+#: Cases that show whether each option arrives, and plain ones, with holes and grouped heads.
 VARLEN = (
     *("self", "cross", "causal-more-keys", "window", "window-causal", "scale", "softcap", "softcap-causal", "sinks"),
     *("grouped", "lse", "maxima", "empty-both"),
@@ -43,7 +43,7 @@ EVERY = {
 
 
 def plugged(name: str) -> Target:
-    """A function, named as a user would name it."""
+    """A function, plugged in by name like a user's."""
     implementation = plug_in(f"{libraries.__name__}:{name}")
     described = describe(implementation)
     attributes = described.attributes | {"operator": described.operator}
@@ -51,7 +51,7 @@ def plugged(name: str) -> Target:
 
 
 def outcomes(name: str, cases: list[str]) -> dict[str, tuple[Outcome, str]]:
-    """What becomes of each case, and why."""
+    """The outcome of each case, and its reason."""
     target = plugged(name)
     keywords, found = describe(target.implementation).keywords, {}
     for case in cases:
@@ -62,7 +62,7 @@ def outcomes(name: str, cases: list[str]) -> dict[str, tuple[Outcome, str]]:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_library_function_is_recognised_with_its_options(name: str) -> None:
-    """By its own signature: operator and keywords."""
+    """Operator and keywords are recognised from the function's own signature."""
     described = describe(plugged(name).implementation)
     assert described.operator == EVERY[name][0].partition("-")[0]
     common = {"is_causal", "window", "scale", "max_seqlen_q", "max_seqlen_k"}
@@ -72,7 +72,7 @@ def test_a_library_function_is_recognised_with_its_options(name: str) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_every_option_arrives(name: str) -> None:
-    """A right function passes every case that asks for what it has; the rest is refused, and nothing fails."""
+    """A right function passes every case whose options it has; the others are unsupported, and nothing fails."""
     if name.startswith("varlen_attn"):
         pytest.importorskip("torch.nn.attention.varlen")
     found = outcomes(name, EVERY[name])
@@ -88,7 +88,7 @@ def test_every_option_arrives(name: str) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_leak_is_caught(name: str) -> None:
-    """The same function with one key behind each sequence's last fails."""
+    """The same function with one key after the end of each sequence fails."""
     plain = "varlen-cross" if name in libraries.OF_VARLEN else "paged-decode"
     plain = "paged-window" if name == "unified_attention" else plain
     ((outcome, _),) = outcomes(f"{name}_leaking", [plain]).values()
@@ -97,7 +97,7 @@ def test_a_leak_is_caught(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["heads_first", "interleaved"])
 def test_caches_come_in_the_layout_that_a_function_declares(name: str) -> None:
-    """Cases with pages in no order, shared ones, and scales; of one array those with equal widths."""
+    """Unordered and shared pages and scales pass; a single array takes only equal widths and no scales."""
     cases = ["paged-mixed", "paged-decode", "paged-shared", "paged-grouped", "paged-widths"]
     cases += ["paged-quantised-int8-token", "paged-quantised-int8-head"]
     found = {case: outcome for case, (outcome, _) in outcomes(name, cases).items()}
@@ -109,5 +109,5 @@ def test_caches_come_in_the_layout_that_a_function_declares(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["heads_first_misread", "interleaved_misread"])
 def test_a_cache_that_is_read_in_another_layout_is_caught(name: str) -> None:
-    """Slots for heads, and keys for values."""
+    """A cache with slots taken for heads, or keys for values, fails."""
     assert {outcome for outcome, _ in outcomes(name, ["paged-mixed", "paged-decode"]).values()} == {Outcome.FAILED}

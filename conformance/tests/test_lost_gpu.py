@@ -16,7 +16,7 @@ SDPA = builtin()["torch-sdpa"]
 
 
 class OneReply:
-    """A pool whose processes reply with this, and that counts how many were ended."""
+    """A pool whose processes give this reply, and that counts the processes that were ended."""
 
     memory = None
 
@@ -29,12 +29,12 @@ class OneReply:
         return self.reply
 
     def end(self, implementation: Any) -> None:
-        """Count."""
+        """Count the call."""
         self.ended += 1
 
 
 def ended(device: str, text: str, trace: str = "") -> int:
-    """The number of processes that end for an exception."""
+    """The number of processes ended after an exception."""
     pool: Any = OneReply(Reply("raised", text=text, trace=trace))
     array = np.ones((1, 1, 1, 1), np.float32)
     ask(Target(SDPA, device, "float32"), Request.qkv(device, array, array, array), pool, None)
@@ -51,12 +51,12 @@ def ended(device: str, text: str, trace: str = "") -> int:
     ],
 )
 def test_a_lost_gpu_ends_the_process(text: str) -> None:
-    """As torch, Triton, XLA and CuPy say it: every later call of the process would raise the same."""
+    """The errors of torch, Triton, XLA and CuPy after which every later call would raise the same end the process."""
     assert ended("cuda", text) == 1
 
 
 def test_what_the_trace_alone_says_counts() -> None:
-    """A library may wrap the exception."""
+    """An error that is only in the trace counts, as a library may wrap the exception."""
     assert ended("cuda", "KernelError: failed", "… RuntimeError: CUDA error: unspecified launch failure") == 1
 
 
@@ -69,5 +69,5 @@ def test_what_the_trace_alone_says_counts() -> None:
     ],
 )
 def test_any_other_exception_ends_nothing(device: str, text: str) -> None:
-    """Nor one on the CPU, whose text is the implementation's own."""
+    """No other exception ends the process, nor one on the CPU, whose text is the implementation's own."""
     assert ended(device, text) == 0

@@ -1,4 +1,4 @@
-"""Merging of partial results: the reference against exact arithmetic and attention itself, its bound, and its laws."""
+"""Merging of partial results: the reference against exact arithmetic and attention, its bound, and its laws."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ by_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: ex
 
 
 def fractions(numbers: list) -> list:  # type: ignore[type-arg]
-    """Numbers of an example, exact, nested as they are."""
+    """Numbers of an example as nested fractions."""
     return [fractions(each) if isinstance(each, list) else Fraction(each) for each in numbers]
 
 
@@ -55,7 +55,7 @@ def agrees(found: MergeExpected, output: Array, lse: Array, dtype: str = "float6
 
 @by_example
 def test_examples_follow_from_their_parts(example) -> None:  # type: ignore[no-untyped-def]
-    """Weights, total and output are those of the parts, exactly; what is wrong in print differs."""
+    """Weights, total and output follow exactly from the parts, and rejected results differ."""
     powers, outputs = fractions(example["powers"]), fractions(example["outputs"])
     total = sum(powers)
     weights = [power / total if total else Fraction(0) for power in powers]
@@ -67,7 +67,7 @@ def test_examples_follow_from_their_parts(example) -> None:  # type: ignore[no-u
 
 @by_example
 def test_the_reference_gives_the_examples(example) -> None:  # type: ignore[no-untyped-def]
-    """Within the bound of float64; and it gives no result that is wrong in print."""
+    """The reference is within the bound of float64, and gives no rejected result."""
     powers, outputs = (np.array(fractions(example[n]), float) for n in ("powers", "outputs"))
     with np.errstate(divide="ignore"):
         lses, total = np.log(powers), np.log(float(Fraction(example["total"])))
@@ -82,7 +82,7 @@ def test_the_reference_gives_the_examples(example) -> None:  # type: ignore[no-u
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_reference_agrees_with_fifty_digits(seed: int) -> None:
-    """Of parts with log-sum-exps of any size, some without a key."""
+    """The reference agrees with 50 digits for parts with log-sum-exps of any size, some without a key."""
     rng = np.random.default_rng(seed)
     parts = int(rng.integers(1, 9))
     outputs, lses = rng.standard_normal((parts, 3)), rng.choice([1.0, 30.0, 700.0]) * rng.standard_normal(parts)
@@ -100,7 +100,7 @@ def test_the_reference_agrees_with_fifty_digits(seed: int) -> None:
 @pytest.mark.parametrize("keys", [(16, 16), (1, 40), (3, 0, 5), (2, 2, 2, 2, 2)])
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_merging_equals_attention_over_all_keys(keys: tuple[int, ...], is_causal: bool) -> None:
-    """MERGE-11: parts of sdpa over disjoint keys give sdpa over all of them; fully masked rows too."""
+    """(MERGE-11) Parts of sdpa over disjoint keys merge to sdpa over all of them, fully masked rows included."""
     s = sizes(s=6, parts=len(keys))
     outputs, lses = joined(*keys, is_causal=is_causal)(np.random.default_rng(3), s)
     rng = np.random.default_rng(3)
@@ -112,7 +112,7 @@ def test_merging_equals_attention_over_all_keys(keys: tuple[int, ...], is_causal
 
 
 def test_a_sink_belongs_to_one_part() -> None:
-    """MERGE-11: with sinks in the first part alone the whole is attention with them; in both it is not."""
+    """(MERGE-11) With sinks in the first part only, the merge is attention with sinks; in both parts it is not."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((2, 2, n, 8)) for n in (5, 12, 12))
     sinks = np.array([0.5, -1.0])
@@ -137,14 +137,14 @@ state = st.tuples(st.floats(-1e3, 1e3), st.one_of(finite, st.just(-np.inf)))
 
 
 def merged(states: list[tuple[float, float]]) -> tuple[float, float]:
-    """The state of several, of one row and column each."""
+    """The merged state of several states with one row and column each."""
     outputs, lses = (np.array(each)[:, None, None, None] for each in zip(*states, strict=True))
     found = merge(outputs[..., None], lses)
     return float(found.output.item()), float(found.lse.item())
 
 
 def close(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Equal but for rounding in float64: of log-sum-exps of up to 600, 1e-12 relative to the outputs."""
+    """Whether states are equal except for float64 rounding: 1e-12 relative to outputs, for log-sum-exps up to 600."""
     (a, b), (c, d) = one, other
     return abs(a - c) <= 1e-9 and (b == d or abs(b - d) <= 1e-9)
 
@@ -152,14 +152,14 @@ def close(one: tuple[float, float], other: tuple[float, float]) -> bool:
 @settings(max_examples=200, deadline=None)
 @given(st.lists(state, min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_the_order_of_parts_does_not_matter(states, random) -> None:  # type: ignore[no-untyped-def]
-    """MERGE-5: any permutation."""
+    """(MERGE-5) Any permutation of the parts gives the same."""
     assert close(merged(states), merged(random.sample(states, len(states))))
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(state, min_size=2, max_size=6), st.data())
 def test_which_parts_are_merged_first_does_not_matter(states, data) -> None:  # type: ignore[no-untyped-def]
-    """MERGE-5: some parts merged into one, then with the rest."""
+    """(MERGE-5) Some parts merged first, and then with the rest, give the same."""
     cut = data.draw(st.integers(1, len(states)))
     assert close(merged(states), merged([merged(states[:cut]), *states[cut:]]))
 
@@ -167,7 +167,7 @@ def test_which_parts_are_merged_first_does_not_matter(states, data) -> None:  # 
 @settings(max_examples=200, deadline=None)
 @given(state, st.floats(-1e3, 1e3))
 def test_a_part_without_a_key_is_neutral(one, junk) -> None:  # type: ignore[no-untyped-def]
-    """MERGE-6, MERGE-8: before and behind; of two such parts the merge is one."""
+    """(MERGE-6, MERGE-8) A part without a key changes nothing, first or last; two such parts merge to one."""
     for states in ([one, (junk, -np.inf)], [(junk, -np.inf), one]):
         assert close(merged(states), one if np.isfinite(one[1]) else (0.0, -np.inf))
 
@@ -175,14 +175,14 @@ def test_a_part_without_a_key_is_neutral(one, junk) -> None:  # type: ignore[no-
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.floats(-10, 10), st.floats(-50, 50)), min_size=1, max_size=6), st.floats(-500, 500))
 def test_a_number_added_to_all_is_added_to_lse(states, shift) -> None:  # type: ignore[no-untyped-def]
-    """MERGE-2: and the output stays."""
+    """(MERGE-2) A number added to all log-sum-exps is added to the merged one, and the output is unchanged."""
     output, lse = merged(states)
     assert close(merged([(o, each + shift) for o, each in states]), (output, lse + shift))
 
 
 # Programs that are right.
 
-#: Random problems of each program in each dtype.
+#: Number of random problems for each program in each dtype.
 PROBLEMS = 150
 
 
@@ -200,7 +200,7 @@ def problem(rng: np.random.Generator, dtype: str) -> States:
 @pytest.mark.parametrize("dtype", ALL_DTYPES)
 @pytest.mark.parametrize("program", RIGHT, ids=lambda program: program.__name__)
 def test_right_programs_are_within_the_bound(program: Callable[[Array, Array], States], dtype: str) -> None:
-    """No false alarm, of any form that is in use."""
+    """Right programs of every form in use are within the bound."""
     rng = np.random.default_rng(7)
     for _ in range(PROBLEMS):
         outputs, lses = problem(rng, dtype)
@@ -215,7 +215,7 @@ def test_right_programs_are_within_the_bound(program: Callable[[Array, Array], S
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES)
 def test_the_bound_rejects_small_errors(dtype: str) -> None:
-    """One weight moved by a hundredth (in bfloat16 a tenth), and lse by a ten-thousandth, are outside."""
+    """One part's lse moved by 0.01 (0.1 in bfloat16), or the merged lse moved by 1e-4, leaves the bound."""
     outputs, lses = states = every_case()["merge-two"].inputs(dtype).arrays.values()
     expected = merge(*states)
     bound = bounds.bound(expected, dtype, Profile.STORAGE)
@@ -243,7 +243,7 @@ def caught(fault: Fault) -> tuple[str, ...]:
 @pytest.mark.slow(1)
 @pytest.mark.parametrize("fault", faults_of("merge"), ids=lambda fault: fault.name)
 def test_every_fault_is_caught_twice(fault: Fault) -> None:
-    """By two cases at least, and a right program by none."""
+    """Each fault is caught by at least two cases, and a right program by none."""
     assert len(caught(fault)) >= 2
     assert not any(trial(Merging, case, d, Profile.WIDE).verdict.failure for case in CASES for d in case.dtypes)
 
@@ -251,7 +251,7 @@ def test_every_fault_is_caught_twice(fault: Fault) -> None:
 @pytest.mark.slow(3)
 @pytest.mark.parametrize("fault", faults_of("merge"), ids=lambda fault: fault.name)
 def test_every_fault_is_named(fault: Fault) -> None:
-    """By the diagnosis of its failures, those that passed speaking for it."""
+    """The diagnosis of a fault's failures, with its passed cases, names the fault."""
     profile = Implementation("fault", "").profile
     failures, passed = [], []
     for case, dtype in ((each, d) for each in CASES for d in each.dtypes if d != "float64"):
@@ -265,7 +265,7 @@ def test_every_fault_is_named(fault: Fault) -> None:
 
 
 def test_all_pairs_of_parts_commute_bit_for_bit_in_the_model() -> None:
-    """Two parts in either order give the same bits, as a sum of two does."""
+    """Two parts give the same bits in either order, as a sum of two does."""
     case = every_case()["merge-two"]
     outputs, lses = case.inputs("float32").arrays.values()
     for one, other in itertools.pairwise((Merging()(outputs, lses), Merging()(outputs[::-1], lses[::-1]))):

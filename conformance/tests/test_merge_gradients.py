@@ -42,18 +42,18 @@ by_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: ex
 
 
 def fractions(numbers: Any) -> Any:
-    """Numbers of an example, exact, nested as they are."""
+    """Numbers of an example as nested fractions."""
     return [fractions(each) for each in numbers] if isinstance(numbers, list) else Fraction(numbers)
 
 
 def array(numbers: Any) -> Array:
-    """The same in float64."""
+    """Numbers of an example in float64."""
     return np.array(fractions(numbers), float)
 
 
 @by_example
 def test_examples_follow_from_their_parts(example: dict[str, Any]) -> None:
-    """Weights, output and gradients are those of the parts, exactly; what is wrong in print differs."""
+    """Weights, output and gradients follow exactly from the parts, and rejected results differ."""
     x = {
         name: fractions(value)
         for name, value in example.items()
@@ -75,7 +75,7 @@ def test_examples_follow_from_their_parts(example: dict[str, Any]) -> None:
 
 @by_example
 def test_the_reference_gives_the_examples(example: dict[str, Any]) -> None:
-    """Within the bound of float64; and it gives no result that is wrong in print."""
+    """The reference is within the bound of float64, and gives no rejected result."""
     with np.errstate(divide="ignore"):
         lses = np.log(array(example["powers"]))
     given = [array(example[name]) for name in ("outputs", "grad_output", "grad_lse")]
@@ -98,7 +98,7 @@ def agrees(found: MergeGradExpected, grad_outputs: Array, grad_lses: Array) -> b
     "name", ["two", "lse", "lse-alone", "three", "base", "order-ascending", "empty-some-rows", "empty-all-row", "signs"]
 )
 def test_the_reference_is_what_differences_give(name: str) -> None:
-    """Of Σ g · output + Σ h · lse over rows with a key, along random directions of outputs and lses together."""
+    """Differences of Σ g · output + Σ h · lse over rows with a key agree, in random directions of outputs and lses."""
     x = every_case()[f"merge-grad-{name}"].inputs("float32")
     arrays = x.outputs.astype(np.float64), x.lses.astype(np.float64)
     g, h = x.grad_output.astype(np.float64), x.keywords.get("grad_lse", np.zeros(x.lses.shape[1:])).astype(np.float64)
@@ -118,7 +118,7 @@ def test_the_reference_is_what_differences_give(name: str) -> None:
 
 @pytest.mark.parametrize(("variant", "profile"), BACKWARD.items(), ids=[each.__name__ for each in BACKWARD])
 def test_correct_variants_pass_every_case(variant: Any, profile: Profile) -> None:
-    """At once, in base 2, by delta, and in steps; judged by what each rounds."""
+    """Variants at once, in base 2, by delta and in steps pass under the profile of what each rounds."""
     for case in CASES:
         for dtype in case.dtypes:
             returned = reply(variant, case, dtype, "merge_grad")
@@ -127,7 +127,7 @@ def test_correct_variants_pass_every_case(variant: Any, profile: Profile) -> Non
 
 
 def with_stored_weights(outputs: Array, lses: Array, grad_output: Array, *, grad_lse: Array | None = None) -> Any:
-    """At once, with weights in the dtype of the outputs: what profile fused has and no more."""
+    """Gradients at once, with weights in the dtype of the outputs: exactly what profile fused allows."""
     weights = np.exp(lses - np.logaddexp.reduce(lses, axis=0)).astype(outputs.dtype).astype(np.float32)
     g, parts = grad_output.astype(np.float32), outputs.astype(np.float32)
     merged = (weights[..., None] * parts).sum(axis=0)
@@ -138,7 +138,7 @@ def with_stored_weights(outputs: Array, lses: Array, grad_output: Array, *, grad
 @pytest.mark.parametrize("name", ["unequal", "lse", "three", "base"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_stored_weights_may_underflow(name: str, dtype: str) -> None:
-    """Weights in half precision, of e⁻⁸⁰ among them, are within the bound of profile fused and outside that of wide."""
+    """Half-precision weights as small as e⁻⁸⁰ are inside the bound of profile fused and outside that of wide."""
     case = every_case()[f"merge-grad-{name}"]
     returned = reply(with_stored_weights, case, dtype, "merge_grad")
     got = {
@@ -150,7 +150,7 @@ def test_stored_weights_may_underflow(name: str, dtype: str) -> None:
 
 
 def test_every_fault_is_caught_twice() -> None:
-    """By two cases at least."""
+    """Each fault is caught by at least two cases."""
     kills = judge_faults(Pool(in_process=True), [fault.name for fault in faults_of("merge_grad")])
     assert {kill.fault: list(kill.caught) for kill in kills if len(kill.caught) < LEAST} == {}
     assert len(kills) >= 20
@@ -159,7 +159,7 @@ def test_every_fault_is_caught_twice() -> None:
 @pytest.mark.slow(2)
 @pytest.mark.parametrize("name", [fault.name for fault in faults_of("merge_grad")])
 def test_a_fault_is_named(name: str) -> None:
-    """By the failures of all cases, in float32 and, for what is about half precision, in bfloat16."""
+    """The failures of all cases name the fault, in float32 and, for faults of half precision, in bfloat16."""
     failed = []
     for case in CASES:
         for dtype in ("float32", "bfloat16"):
@@ -172,7 +172,7 @@ def test_a_fault_is_named(name: str) -> None:
 
 
 def test_no_profile_excuses_a_sum_in_half_precision() -> None:
-    """Of products of one sign, not even that which stores every intermediate."""
+    """A half-precision sum of products of one sign fails even under the profile that stores every intermediate."""
     case = every_case()["merge-grad-width-1024"]
     returned = reply(FAULTS["merge-gradient-sum-in-half"].make(), case, "bfloat16", "merge_grad")
     got = judge(returned, case, replace(result(case, "bfloat16"), profile=Profile.STORAGE))
@@ -180,7 +180,7 @@ def test_no_profile_excuses_a_sum_in_half_precision() -> None:
 
 
 def test_a_light_part_is_judged_by_its_own_bound() -> None:
-    """An error that the bound of a part with a large weight would excuse is outside."""
+    """An error that the bound of a part with a large weight would excuse leaves the bound of a light part."""
     case = every_case()["merge-grad-unequal-some"]
     right, limit = case.expected("float32"), case.bound("float32", Profile.WIDE).grad_lses
     light = right.forward.weights < 1e-2
@@ -193,7 +193,7 @@ def test_a_light_part_is_judged_by_its_own_bound() -> None:
 
 
 def test_gradients_of_log_sum_exps_are_in_float32() -> None:
-    """Beside outputs in half precision; in half precision they are refused by GRAD-36."""
+    """Gradients of lses are float32 next to outputs in half precision; other dtypes are refused by GRAD-36."""
     case = every_case()["merge-grad-dtype"]
     right = reply(MergeBackward(), case, "bfloat16", "merge_grad")
     assert str(right.results["grad_lses"].dtype) == "float32"
@@ -212,7 +212,7 @@ def test_gradients_of_log_sum_exps_are_in_float32() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Array], clause: str) -> None:
-    """By its clause."""
+    """Arguments that do not fit are refused by their clause."""
     x = every_case()["merge-grad-lse"].inputs("float32")
     with pytest.raises(InvalidInput) as raised:
         merge_grad(**{**x.arrays, **x.keywords, **change})
@@ -220,7 +220,7 @@ def test_what_does_not_fit_is_refused(change: dict[str, Array], clause: str) -> 
 
 
 def in_torch(outputs: Any, lses: Any) -> Any:
-    """A merge whose gradients are right: numbers stand in the place of −inf where no part has a key."""
+    """A merge whose gradients are right: numbers replace −inf where no part has a key."""
     import torch
 
     none = torch.isneginf(lses).all(0)
@@ -232,7 +232,7 @@ def in_torch(outputs: Any, lses: Any) -> Any:
 
 
 def masked_in_torch(outputs: Any, lses: Any) -> Any:
-    """A merge that is right, and whose gradients are NaN where no part has a key: masked behind the logarithm."""
+    """A right merge whose gradients are NaN where no part has a key, as it masks after the logarithm."""
     import torch
 
     powers = torch.exp(lses - torch.nan_to_num(lses.max(0).values, neginf=0.0))
@@ -258,7 +258,7 @@ def detached_in_torch(outputs: Any, lses: Any) -> Any:
     ],
 )
 def test_gradients_of_a_plug_in_are_those_of_autograd(name: str, wrong: set[str]) -> None:
-    """``module:function@torch+gradients`` of a merge, right, with NaN at parts without a key, and without weights'."""
+    """``module:function@torch+gradients`` of a merge is right, has NaN without a key, or lacks weights' gradients."""
     pytest.importorskip("torch")
     plugged = plug_in(f"{__name__}:{name}@torch+gradients")
     function = describe(replace(plugged, operator="merge", function_of=""))

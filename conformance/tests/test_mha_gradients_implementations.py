@@ -25,12 +25,12 @@ NAMES = (
     "jax-layer-gradients",
 )
 
-#: Problems for each implementation and dtype; JAX compiles for each of them.
+#: Number of problems for each implementation and dtype; JAX compiles for each of them.
 COUNTS = {"jax-layer-gradients": 3}
 
 
 def computed(name: str, p: Problem) -> Gradients:
-    """The gradients that an implementation computes.  Raises NotImplementedError for what it does not have."""
+    """The gradients that an implementation computes.  Raises NotImplementedError for what it lacks."""
     implementation = builtin()[name]
     given = {**p.call.keywords(), "grad_output": p.grad_output}
     accepted = inspect.signature(load(implementation.target)).parameters
@@ -41,7 +41,7 @@ def computed(name: str, p: Problem) -> Gradients:
 
 
 def deviates(name: str, p: Problem) -> bool:
-    """Whether the module asked for weights is known to give NaN: torch-mha-gradients-empty-row in the ledger."""
+    """Whether the module with weights is known to give NaN: torch-mha-gradients-empty-row in the ledger."""
     return "composed" in name and not p.expected().heads.forward.allowed.any(axis=3).all()
 
 
@@ -69,7 +69,7 @@ def test_gradients_stay_inside(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_callers_arrays_are_left_alone(name: str) -> None:
-    """Differentiating marks nothing that the caller holds, and two calls give the same."""
+    """Differentiating leaves the caller's arrays unchanged, and two calls give the same."""
     if builtin()[name].missing():
         pytest.skip(f"{name} is not installed")
     rng = np.random.default_rng(0)
@@ -82,7 +82,7 @@ def test_the_callers_arrays_are_left_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_keywords_are_those_of_the_layer(name: str) -> None:
-    """A function that is differentiated offers its own keywords, but for those that ask for weights."""
+    """A differentiated function has its own keywords, except those that request weights."""
     implementation = builtin()[name]
     if implementation.missing():
         pytest.skip(f"{name} is not installed")

@@ -1,4 +1,4 @@
-"""Implementations that misbehave: each way is an outcome of the case at hand, and the next case suffers nothing."""
+"""Implementations that misbehave: each way is an outcome of its own case, and the next case is unaffected."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from attention_conformance.impls.process.state import thread_settings
 
 pytestmark = pytest.mark.slow
 
-#: Memory of a case here: several times what a worker holds that imported NumPy alone.
+#: Memory of a case here: several times what a worker with only NumPy imported holds.
 MEMORY = 512 << 20
 
-#: Fakes by what is theirs: the framework, and what is left changed.
+#: Fakes with their framework and the reported change of state.
 LEFT = {
     "sums_in_a_random_order": (Framework.NUMPY, "random numbers of NumPy: moved on or seeded"),
     "silences_numpy": (Framework.NUMPY, "error state of NumPy: {'divide': 'warn', "),
@@ -45,7 +45,7 @@ LEFT = {
 }
 
 
-#: Fakes that move random numbers and do not use them.
+#: Fakes that draw random numbers and do not use them.
 DRAWS = {
     "seeds_python": (Framework.NUMPY, "Python"),
     "draws_from_numpy": (Framework.NUMPY, "NumPy"),
@@ -64,7 +64,7 @@ def pool() -> Iterator[Pool]:
 
 @pytest.fixture(scope="module")
 def roomy() -> Iterator[Pool]:
-    """Worker processes for frameworks, which take more memory than is bounded here."""
+    """Worker processes for frameworks, which need more memory than the bound here."""
     pool = Pool(in_process=False)
     yield pool
     pool.close()
@@ -73,7 +73,7 @@ def roomy() -> Iterator[Pool]:
 def judged(
     pool: Pool, name: str, framework: Framework = Framework.NUMPY, timeout: float = 120, case: str = "plain"
 ) -> Result:
-    """What becomes of a fake on a case; all fakes of a framework share a process."""
+    """The result of a fake on a case; all fakes of a framework share a process."""
     package = {Framework.ONNXRUNTIME: "onnxruntime"}.get(framework, framework.value)
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
@@ -98,7 +98,7 @@ def judged(
     ],
 )
 def test_a_process_that_ends_is_the_failure_of_its_case(pool: Pool, name: str, failure: Failure, said: str) -> None:
-    """However a process ends, the case says by what, and the next case finds a fresh one."""
+    """Whatever ends a process, the case reports it, and the next case gets a fresh process."""
     result = judged(pool, name)
     assert (result.outcome, result.failure) == (Outcome.FAILED, failure)
     assert said in result.reason
@@ -107,14 +107,14 @@ def test_a_process_that_ends_is_the_failure_of_its_case(pool: Pool, name: str, f
 
 @pytest.mark.parametrize("name", ["hangs", "spins", "waits_for_itself"])
 def test_what_does_not_return_is_a_timeout(pool: Pool, name: str) -> None:
-    """Sleeping, computing for ever and a deadlock end at the timeout, and the next case finds a fresh process."""
+    """Sleeping, computing forever and a deadlock end at the timeout, and the next case gets a fresh process."""
     assert judged(pool, name, timeout=0.5).failure is Failure.TIMEOUT
     assert judged(pool, "right").outcome is Outcome.PASSED
 
 
 @pytest.mark.parametrize("name", ["hogs", "hogs_in_a_program"])
 def test_more_memory_than_allowed_is_a_failure_by_memory(pool: Pool, name: str) -> None:
-    """A call that takes memory without end, itself or by a program, is ended; the next case finds a fresh process."""
+    """A call that takes memory without end, itself or in a program, is ended; the next case gets a fresh process."""
     result = judged(pool, name)
     assert (result.failure, result.reason) == (Failure.MEMORY, "took more than 512 MiB")
     assert "wrong by memory" in result.message
@@ -122,7 +122,7 @@ def test_more_memory_than_allowed_is_a_failure_by_memory(pool: Pool, name: str) 
 
 
 def test_a_kill_while_memory_ran_out_is_a_failure_by_memory(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system counts a process that it ended because memory ran out, the case is told to have taken it."""
+    """If the system counts a process killed as memory ran out, the case fails by memory."""
     counted = iter(range(10))
     pool.close()
     monkeypatch.setattr(limits, "kills", lambda: next(counted))
@@ -134,7 +134,7 @@ def test_a_kill_while_memory_ran_out_is_a_failure_by_memory(pool: Pool, monkeypa
 
 
 def test_a_leak_is_a_side_effect_and_fails_no_later_case(pool: Pool) -> None:
-    """A process that has kept half of what a case may take is replaced, so twice as many leaking calls pass."""
+    """A process that has kept half of a case's memory is replaced, so that twice as many leaking calls pass."""
     results = [judged(pool, "leaks") for _ in range(20)]
     assert {result.outcome for result in results} == {Outcome.PASSED}
     assert any("memory kept: " in each for result in results for each in result.side_effects)
@@ -158,7 +158,7 @@ def test_printing_without_end_is_a_crash(pool: Pool, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_what_harms_nothing_is_a_side_effect(pool: Pool, name: str, side_effect: str) -> None:
-    """Printing, a storm of warnings and a changed environment fail nothing, and are said, without any secret."""
+    """Printing, a storm of warnings and a changed environment fail nothing, and are reported without any secret."""
     result = judged(pool, name)
     assert result.outcome is Outcome.PASSED
     assert result.side_effects == (side_effect,)
@@ -166,13 +166,13 @@ def test_what_harms_nothing_is_a_side_effect(pool: Pool, name: str, side_effect:
 
 
 def test_a_warning_is_not_a_side_effect(pool: Pool) -> None:
-    """Libraries warn now and then."""
+    """A single warning is not a side effect, as libraries warn now and then."""
     assert judged(pool, "warns_once").side_effects == ()
 
 
 @pytest.mark.parametrize("name", LEFT)
 def test_state_that_is_left_changed_fails(roomy: Pool, name: str) -> None:
-    """A right result does not excuse what later calls depend on; the message says what changed, from what to what."""
+    """A right result does not excuse changed state; the message says what changed, from what to what."""
     framework, said = LEFT[name]
     if name == "threads_blas" and not thread_settings():
         pytest.skip("NumPy's linear algebra does not tell its threads here")
@@ -184,7 +184,7 @@ def test_state_that_is_left_changed_fails(roomy: Pool, name: str) -> None:
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_random_numbers_that_no_result_depends_on_are_a_remark(roomy: Pool, name: str) -> None:
-    """A layer that is built in the call moves them: the case passes, and the remark says where to build it."""
+    """A layer built in the call draws random numbers: the case passes, and a remark says to build it outside."""
     framework, whose = DRAWS[name]
     result = judged(roomy, name, framework)
     assert (result.outcome, result.failure) == (Outcome.PASSED, None)
@@ -198,13 +198,13 @@ def test_random_numbers_that_no_result_depends_on_are_a_remark(roomy: Pool, name
     [("draws_from_numpy", Outcome.PASSED), ("refuses_with_a_random_number", Outcome.FAILED)],
 )
 def test_random_numbers_that_no_refusal_depends_on_are_a_remark(roomy: Pool, name: str, outcome: Outcome) -> None:
-    """A call that is refused after a draw is right where it is refused again in the same words, and wrong otherwise."""
+    """A refusal after a draw passes if it repeats in the same words, and fails otherwise."""
     result = judged(roomy, name, case="invalid-lengths")
     assert (result.outcome, bool(side_effect_lines([result]))) == (outcome, outcome is Outcome.PASSED)
 
 
 def test_a_library_that_falls_back_gets_a_fresh_process(roomy: Pool) -> None:
-    """Torch compiles for eight shapes and then runs uncompiled: no case is judged by that, and the result says so."""
+    """Torch compiles for eight shapes and then runs uncompiled: the case is judged in a fresh process, and says so."""
     small = ["plain", "one-batch", "one-key", "one-query", "width-6", "value-width-1", "plain-tall", "queries-16"]
     names = [*small, "width-128", "width-256"]
     results = [judged(roomy, "compiles_for_each_shape", Framework.TORCH, case=name) for name in names]
@@ -216,7 +216,7 @@ def test_a_library_that_falls_back_gets_a_fresh_process(roomy: Pool) -> None:
 
 
 def test_a_session_that_fails_over_gets_a_fresh_process(pool: Pool) -> None:
-    """It would stay on another provider: the second case is judged in a fresh process, as the first was."""
+    """A session would stay on another provider: the second case is judged in a fresh process, like the first."""
     results = [judged(pool, "fails_over_at_the_second_call", case=name) for name in ("plain", "one-key")]
     assert {result.outcome for result in results} == {Outcome.PASSED}
     using = "using ['CUDAExecutionProvider', 'CPUExecutionProvider']"
@@ -232,7 +232,7 @@ def test_a_session_that_fails_over_gets_a_fresh_process(pool: Pool) -> None:
     ],
 )
 def test_a_fallback_of_every_process_is_said(roomy: Pool, name: str, said: str) -> None:
-    """A fresh process has it too, so none is asked."""
+    """A fallback that occurs in a fresh process too is reported, without starting one."""
     pytest.importorskip("onnxruntime")
     results = [judged(roomy, name, case=case) for case in ("plain", "one-key")]
     assert {result.outcome for result in results} == {Outcome.PASSED}
@@ -250,7 +250,7 @@ def test_a_fallback_of_every_process_is_said(roomy: Pool, name: str, said: str) 
     ],
 )
 def test_libraries_still_say_so(module: str, words: str) -> None:
-    """The words that are looked for are those of the installed library."""
+    """The installed libraries still print the words that are searched for."""
     pytest.importorskip(module.partition(".")[0])
     found = importlib.util.find_spec(module)
     assert found is not None
@@ -258,14 +258,14 @@ def test_libraries_still_say_so(module: str, words: str) -> None:
 
 
 def test_what_was_changed_is_put_back(pool: Pool) -> None:
-    """The next case finds what this one found, in the same process."""
+    """Changed state is restored for the next case, in the same process."""
     assert judged(pool, "rounds_up").failure is Failure.STATE
     assert judged(pool, "right").outcome is Outcome.PASSED
     assert judged(pool, "rounds_up").reason == judged(pool, "rounds_up").reason
 
 
 def test_what_cannot_be_put_back_ends_the_process(pool: Pool) -> None:
-    """Where nothing helps, the next case gets a fresh process."""
+    """If state cannot be restored, the next case gets a fresh process."""
     some = Implementation("right", "attention_conformance.impls.tests.fakes:right", worker="numpy")
     before = pool.call(some, "os:getpid")
     assert judged(pool, "silences_numpy").failure is Failure.STATE
@@ -276,7 +276,7 @@ def test_what_cannot_be_put_back_ends_the_process(pool: Pool) -> None:
 
 
 def test_a_worse_failure_is_told_with_the_change(pool: Pool) -> None:
-    """An exception is what fails, and the message says what was left changed besides."""
+    """An exception is the failure, and the message also lists the changed state."""
     result = judged(pool, "rounds_up_and_raises")
     assert result.failure is Failure.ERROR
     assert "Changed:  floating-point mode: " in result.message
@@ -293,6 +293,6 @@ def test_side_effects_are_said_once(pool: Pool) -> None:
 
 
 def test_every_failure_has_its_words() -> None:
-    """Pages and scripts say each way to fail in words, and the schema of result files has it."""
+    """Every kind of failure has words for pages and scripts, and is in the schema of result files."""
     assert set(IN_WORDS) == set(Failure) - {Failure.STALE}
     assert set(SCHEMA["$defs"]["Failure"]["enum"]) == set(Failure)

@@ -1,4 +1,4 @@
-"""A run over an implementation in a bad state: it crashes, hangs and is right in turns, and every case is counted."""
+"""A run over an implementation that crashes, hangs and is right in turns: every case is counted."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from attention_conformance.conformance.tests.test_plugin import plug_in, run
 
 pytestmark = pytest.mark.slow
 
-#: Right, but for the inputs that a file gives a number: every tenth hangs, and every third of the others crashes.  The
-#: file, as a process that died cannot count.
+#: Right, except for the inputs that have a number in a file: every tenth hangs, and every third of the others crashes.
+#: A file is used because a process that died cannot count.
 MIXED = """
 import json, os, pathlib, time, zlib
 import numpy as np
@@ -40,12 +40,12 @@ def attention(q, k, v):
 attention.dtypes = ("float32",)
 """
 
-#: Cases of one run.
+#: Number of cases of one run.
 CASES = 30
 
 
 def plain_cases() -> list[Case]:
-    """Cases that the function is right on: valid, without keywords, of finite numbers, one call each."""
+    """Cases that the function gets right: valid, without keywords, of finite numbers, with one call each."""
     found = [
         case
         for case in all_cases().values()
@@ -57,7 +57,7 @@ def plain_cases() -> list[Case]:
 
 
 def mixed(folder: Path) -> list[str]:
-    """The function and its file of numbers in a folder; the options of a run."""
+    """Write the function and its file of numbers into a folder; return the options of a run."""
     from zlib import crc32
 
     cases = plain_cases()
@@ -104,7 +104,7 @@ def test_an_interrupted_run_keeps_what_it_measured(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_keeps_what_was_judged_beside(tmp_path: Path) -> None:
-    """Results that wait behind a case that hangs, as pytest reports in order, are in the file as well."""
+    """Results that wait behind a hanging case, as pytest reports in order, are in the file too."""
     command = [sys.executable, "-m", "pytest", "conformance", "-q", *mixed(tmp_path), "--impl", "numpy-eager"]
     with (
         (tmp_path / "printed").open("w") as file,
@@ -122,7 +122,7 @@ def test_an_interrupted_run_keeps_what_was_judged_beside(tmp_path: Path) -> None
     assert "\nnumpy-eager " in (tmp_path / "printed").read_text()
 
 
-#: Right, and leaves NumPy's warnings off: the same from the first call on, that of the adapter check.
+#: Right, but leaves NumPy's warnings off, from its first call in the adapter check on.
 SILENT = MIXED.replace("    s = q", "    np.seterr(all='ignore')\n    s = q")
 
 
@@ -147,7 +147,7 @@ def test_a_size_that_is_none_is_refused(tmp_path: Path, text: str, sentence: str
 
 
 def test_too_much_memory_is_an_outcome(tmp_path: Path) -> None:
-    """A function that takes memory without end fails by memory, and the message says how much it had."""
+    """A function that takes memory without end fails by memory, and the message gives the limit."""
     text = MIXED.replace(
         "    s = q", "    kept = [np.ones(1 << 24) for _ in range(100_000)] if q.shape[2] == 1 else []\n    s = q"
     )

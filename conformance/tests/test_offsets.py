@@ -1,4 +1,4 @@
-"""(SDPA-46) Kernels with 32-bit offsets are told, and those whose offsets are wide enough are not."""
+"""(SDPA-46) Kernels with 32-bit offsets are reported, and kernels with wide enough offsets are not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KERNELS = "attention_conformance.conformance.tests.far_kernels"
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    """One process, as users have it."""
+    """A pool with one process, as users have it."""
     found = Pool()
     yield found
     found.close()
@@ -38,13 +38,13 @@ def judged(name: str, pool: Pool, keywords: Collection[str] = ()) -> Result:
 
 
 def test_the_clause_is_one_that_no_case_shows() -> None:
-    """A SHOULD: a kernel may be for smaller arrays."""
+    """The clause is a SHOULD, as a kernel may be for smaller arrays, and no case shows it."""
     assert clauses()[offsets.CLAUSE].level is Level.SHOULD
     assert offsets.CLAUSE in BY_OPTION
 
 
 def test_wide_offsets_pass_with_every_array_and_axis(pool: Pool) -> None:
-    """Each of batch, heads and rows, and the mask."""
+    """Entries are far apart in each of batch, heads and rows, and in the mask."""
     found = judged("wide", pool, {"mask"})
     assert found.outcome is Outcome.PASSED
     tried = [f"{name} axis {axis}" for name in ("q", "k", "v", "mask") for axis in range(3)]
@@ -52,7 +52,7 @@ def test_wide_offsets_pass_with_every_array_and_axis(pool: Pool) -> None:
 
 
 def test_32_bit_offsets_are_told_with_the_array_and_the_axis(pool: Pool) -> None:
-    """As an advisory: the message has the clause, what was seen, the hint and the command."""
+    """The result is an advisory whose message has the clause, the observation, the hint and the command."""
     found = judged("narrow", pool)
     assert (found.outcome, found.broken) == (Outcome.ADVISORY, "SDPA-46")
     assert found.reason == "; ".join(f"k axis {axis}: other results than where it lies together" for axis in range(3))
@@ -63,12 +63,12 @@ def test_32_bit_offsets_are_told_with_the_array_and_the_axis(pool: Pool) -> None
 
 
 def test_a_mask_with_32_bit_offsets_is_told(pool: Pool) -> None:
-    """As of a long mask, whose elements are few bytes and many (mlx 2894)."""
+    """A long mask, with many elements of few bytes, is reported too (mlx 2894)."""
     assert "mask axis 0: other results" in judged("narrow", pool, {"mask"}).reason
 
 
 def test_an_axis_of_few_entries_is_not_called_far_apart(pool: Pool) -> None:
-    """As of a kernel of one shape, whose batch is 1: a mask of it could not lie far apart along that."""
+    """A batch of 1, as in a kernel of one shape, is not among the axes that are far apart."""
     one = Implementation(
         "wide", f"{KERNELS}:wide", framework=Framework.TORCH, envelope=Envelope(batch_sizes=Sizes((1,)))
     )
@@ -79,12 +79,12 @@ def test_an_axis_of_few_entries_is_not_called_far_apart(pool: Pool) -> None:
 
 
 def test_an_exception_is_told(pool: Pool) -> None:
-    """With its text."""
+    """An exception is reported with its text."""
     assert judged("raises", pool).reason.startswith("q axis 0: IndexError: an offset that is no 32-bit number")
 
 
 def test_a_kernel_that_is_causal_alone_is_asked_for_causal(pool: Pool) -> None:
-    """The first case that it takes."""
+    """A causal-only kernel is tested with the first case that it takes."""
     assert judged("causal", pool, {"is_causal"}).outcome is Outcome.PASSED
 
 
@@ -93,13 +93,13 @@ def test_a_kernel_that_is_causal_alone_is_asked_for_causal(pool: Pool) -> None:
     [("refuses", "NotImplementedError: not here"), ("no_room", "no room for arrays far apart")],
 )
 def test_what_cannot_be_asked_says_why(pool: Pool, name: str, reason: str) -> None:
-    """It refuses the plain call, or there is no memory for arrays that far apart."""
+    """A kernel that refuses the plain call, or runs out of memory, is unsupported with the reason."""
     found = judged(name, pool)
     assert (found.outcome, found.reason) == (Outcome.UNSUPPORTED, reason)
 
 
 def test_who_is_asked() -> None:
-    """Kernels that are plugged in with torch's arrays: interpreted ones, and those on CUDA, in their smallest dtype."""
+    """Plugged-in kernels with torch's arrays are tested in their smallest dtype: interpreted ones, those on CUDA."""
     plugged = replace(builtin()["torch-sdpa"], name="mine", folder="/somewhere")
     both = (plugged, replace(plugged, name="kernel", kernels="triton"))
     targets = [Target(one, device, dtype) for one in both for device in ("cpu", "cuda") for dtype in one.dtypes]
@@ -110,7 +110,7 @@ def test_who_is_asked() -> None:
 
 @pytest.mark.parametrize("axis", range(3))
 def test_entries_lie_far_apart_and_hold_what_they_held(axis: int) -> None:
-    """By no stride of 2³¹ itself, and without the memory between."""
+    """Entries are unchanged, with a stride below 2³¹ but beyond it in all, and without the memory between."""
     array = np.arange(3 * 4 * 5 * 2, dtype=np.float16).reshape(3, 4, 5, 2)
     laid_out = memory_layouts.lay_out(array, f"far-{axis}")
     assert np.array_equal(laid_out, array)
@@ -119,6 +119,6 @@ def test_entries_lie_far_apart_and_hold_what_they_held(axis: int) -> None:
 
 
 def test_only_the_named_array_is_laid_out() -> None:
-    """An axis of one entry stays as it is."""
+    """An axis with one entry is unchanged."""
     one = np.ones((1, 2), np.float32)
     assert memory_layouts.lay_out(one, "far-0").strides == one.strides

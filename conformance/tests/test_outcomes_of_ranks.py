@@ -1,4 +1,4 @@
-"""A rank that dies, hangs or disagrees is the outcome of its case, with its number, and no process is left of it."""
+"""A rank that dies, hangs or disagrees is the outcome of its case, with its number, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ FUNCTIONS = "attention_conformance.impls.tests.rank_functions"
 
 @pytest.fixture(scope="module")
 def others() -> list[psutil.Process]:
-    """Processes of other tests, which may be there before."""
+    """Processes of other tests, which may exist before."""
     return psutil.Process().children(recursive=True)
 
 
 @pytest.fixture(scope="module")
 def pool(others: list[psutil.Process]) -> Iterator[Pool]:
-    """One worker for all, which starts new ranks when the last ones are gone."""
+    """One worker for all tests, which starts new ranks when the last ones are gone."""
     pytest.importorskip("torch")
     found = Pool()
     yield found
@@ -49,7 +49,7 @@ def started(others: list[psutil.Process]) -> list[psutil.Process]:
 
 
 def ended(processes: list[psutil.Process]) -> bool:
-    """Whether all end within the seconds that a busy machine may need for it."""
+    """Whether all processes end within the seconds that a busy machine may need."""
     return not psutil.wait_procs(processes, timeout=30)[1]
 
 
@@ -65,7 +65,7 @@ def ended(processes: list[psutil.Process]) -> bool:
 def test_what_a_rank_does_is_the_outcome_of_its_case(
     name: str, failure: Failure, said: str, pool: Pool, others: list[psutil.Process]
 ) -> None:
-    """By its number; where it died or hung, the other is ended too."""
+    """The outcome names the rank; if it died or hung, the other rank is ended too."""
     result = judged(name, pool)
     assert (result.outcome, result.failure) == (Outcome.FAILED, failure)
     assert said in result.reason
@@ -77,7 +77,7 @@ def test_what_a_rank_does_is_the_outcome_of_its_case(
 def test_the_case_after_that_is_judged_and_no_rank_is_left_when_the_run_ends(
     pool: Pool, others: list[psutil.Process]
 ) -> None:
-    """Fresh ranks answer; they end with their worker."""
+    """Fresh ranks answer the next case, and end with their worker."""
     assert judged("right", pool).outcome is Outcome.PASSED
     processes = started(others)
     assert len(processes) >= 3

@@ -1,4 +1,4 @@
-"""Paged caches: the reference, examples by hand over pages, correct variants, faults, and what is only advised."""
+"""Paged caches: the reference, examples by hand over pages, correct variants, faults, and an advisory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BY_HAND = tomllib.loads(DATA.read_text(encoding="utf-8"))["paged"]
 
 
 class Gathered:
-    """The inputs of a case in one piece, key by key."""
+    """The inputs of a case with the keys gathered one by one."""
 
     def __init__(self, x: Any) -> None:
         self.q, self.cu_seqlens_q, self.keywords = x.q, x.cu_seqlens_q, dict(x.keywords)
@@ -64,7 +64,7 @@ class Gathered:
     ["mixed", "shared", "more-queries", "window", "page-17", "grouped", "new", "new-window", "widths"],
 )
 def test_the_reference_is_what_loops_over_keys_give(name: str) -> None:
-    """Each key looked up by itself, each row by itself."""
+    """The reference equals a loop over rows, with each key looked up by itself."""
     case = every_case()[f"paged-{name}"]
     x = case.inputs("float64")
     gathered = Gathered(x)
@@ -74,7 +74,7 @@ def test_the_reference_is_what_loops_over_keys_give(name: str) -> None:
 @pytest.mark.parametrize("page", [1, 2, 3])
 @pytest.mark.parametrize("example", [each for each in EXAMPLES if "bias" not in each], ids=lambda each: each["name"])
 def test_examples_by_hand_over_pages(example: Any, page: int) -> None:
-    """The packed examples with their keys in pages in no order give what was computed by hand."""
+    """The packed examples, with their keys in unordered pages, give the results computed by hand."""
     q, k, v, cu_q, cu_k = given(example)
     shape = PagedShape(tuple(np.diff(cu_q).tolist()), tuple(np.diff(cu_k).tolist()), 1, 1, 1, 1, page=page)
     table = table_of(shape)
@@ -119,7 +119,7 @@ def test_examples_of_caches_follow_from_their_inputs(example: Any) -> None:
 @pytest.mark.parametrize("function", [paged, fast], ids=["reference", "numpy"])
 @pytest.mark.parametrize("example", BY_HAND, ids=lambda each: each["name"])
 def test_caches_give_what_was_computed_by_hand(example: Any, function: Any) -> None:
-    """And not the wrong results that an example lists."""
+    """The results are those of the examples, and not the wrong ones that an example lists."""
     inputs = {name: np.array(value, np.float64)[..., None, :] for name, value in example["inputs"].items()}
     tables = (np.array(example[name], np.int32) for name in ("cu_seqlens_q", "block_table", "kv_lengths"))
     arguments = [inputs.pop(name) for name in ("q", "k_cache", "v_cache")]
@@ -147,7 +147,7 @@ def test_a_quantised_cache_by_hand() -> None:
 
 @pytest.mark.parametrize(("form", "numbers"), [("int8", 255), ("float8_e4m3fn", 253), ("float8_e5m2", 247)])
 def test_caches_fill_their_format(form: str, numbers: int) -> None:
-    """Numbers on both sides, none beyond the largest, and as many as make a wrong reading show."""
+    """Caches hold positive and negative numbers up to the largest, and enough of them to expose a wrong reading."""
     case = every_case()[f"paged-quantised-{form.removeprefix('float8_')}-tensor"]
     stored = case.inputs("float32").k_cache
     assert str(stored.dtype) == form
@@ -156,7 +156,7 @@ def test_caches_fill_their_format(form: str, numbers: int) -> None:
 
 
 def test_pages_lie_in_no_order() -> None:
-    """A kernel that never reads the table is not right by accident; shared pages are the same ones."""
+    """Pages are unordered, so that ignoring the table is never right by accident; shared pages are the same ones."""
     table = table_of(every_case()["paged-chunk"].shape)
     assert np.any(np.diff(table[0, :5]) != 1)
     shared = table_of(every_case()["paged-shared"].shape)
@@ -167,7 +167,7 @@ def test_pages_lie_in_no_order() -> None:
 @pytest.mark.slow(1)
 @pytest.mark.parametrize("name", PACKED)
 def test_correct_variants_pass_every_case(name: str) -> None:
-    """Gathered for the loop, for tiles, stored, dense, padded, backwards: none is taken for wrong."""
+    """Caches gathered for the loop, tiles, stored, dense, padded or backwards variants all pass."""
     function = over_pages(PACKED[name])
     profile = Profile.STORAGE if name == "stored" else Profile.WIDE
     dtypes = getattr(PACKED[name], "dtypes", ("float64", "float32", "float16", "bfloat16"))
@@ -180,25 +180,25 @@ def test_correct_variants_pass_every_case(name: str) -> None:
 
 
 def reply_of(function: Any, case: Any, dtype: str) -> Any:
-    """What a function of paged attention replies to a case."""
+    """The reply of a paged function to a case."""
     return reply(function, case, dtype, "paged")
 
 
 @pytest.mark.slow
 def test_every_fault_is_caught_twice() -> None:
-    """By two cases at least."""
+    """Each fault is caught by at least two cases."""
     assert_caught_twice("paged")
 
 
 @pytest.mark.slow(2)
 @pytest.mark.parametrize("name", [fault.name for fault in faults_of("paged")][::7])
 def test_a_fault_is_named(name: str) -> None:
-    """Of all that is wrong with pages, and with the attention within."""
+    """Faults of pages, and of the attention within, are named."""
     assert_named(name, CASES)
 
 
 def test_nan_in_unused_slots_is_advised_and_not_required() -> None:
-    """PAGED-5 is a SHOULD: a kernel that lets it through is told, and fails nothing."""
+    """(PAGED-5, a SHOULD) A kernel that lets NaN through gets an advisory, which fails nothing."""
     case = every_case()["paged-slots-nan"]
     right = case.expected("float32").output.astype(np.float32)
     returned = reply_of(lambda *a, **k: right * np.float32(np.nan), case, "float32")
@@ -206,7 +206,7 @@ def test_nan_in_unused_slots_is_advised_and_not_required() -> None:
 
 
 def test_a_case_is_fitted_to_heads_and_widths() -> None:
-    """Pages and lengths stay."""
+    """Heads and widths change, pages and lengths do not."""
     inside = fit(every_case()["paged-mixed"], Envelope(head_widths=Sizes((64,)), value_widths=Sizes((64,))))
     assert (inside.shape.d, inside.shape.dv, inside.shape.page) == (64, 64, 4)
     assert inside.inputs("float16").k_cache.shape[3] == 64
@@ -214,7 +214,7 @@ def test_a_case_is_fitted_to_heads_and_widths() -> None:
 
 @pytest.mark.parametrize("name", ["paged-new-in-shared-page", "paged-prefix-written-again"])
 def test_what_is_written_into_a_shared_page_is_caught_twice_and_named(name: str) -> None:
-    """By two cases whose sequences share a page, in float32."""
+    """Each fault is caught by at least two cases whose sequences share a page, in float32, and is named."""
     behind = [case for case in CASES if case.name.startswith("paged-shared-new")]
     (kill,) = judge_faults(Pool(in_process=True), [name])
     assert len([case for case in behind if "float32" in kill.caught.get(case.name, ())]) >= LEAST
@@ -222,7 +222,7 @@ def test_what_is_written_into_a_shared_page_is_caught_twice_and_named(name: str)
 
 
 def test_new_keys_behind_shared_pages_have_slots_of_their_own() -> None:
-    """The cases of PAGED-19 do not ask what the clause leaves open: no two sequences bring a key for one slot."""
+    """(PAGED-19) No two sequences of a case bring a key for one slot, which the clause leaves open."""
     for case in (case for case in CASES if case.clauses[0] == "PAGED-19"):
         x = case.inputs("float32")
         page, slots = x.k_cache.shape[1], []

@@ -10,13 +10,13 @@ from attention_conformance.conformance.run.parallel import Parallel
 
 
 def test_a_value_is_what_was_computed() -> None:
-    """Each key has its own value, in whatever order they are asked for."""
+    """Each key has its own value, in whatever order they are requested."""
     parallel = Parallel(range(10), group=lambda n: n % 3, compute=lambda n: n * n, parallel=2)
     assert [parallel.get(n) for n in reversed(range(10))] == [n * n for n in reversed(range(10))]
 
 
 def test_the_keys_of_a_group_run_in_order() -> None:
-    """Within a group the order is the one given."""
+    """The keys of a group run in the given order."""
     seen: list[int] = []
     parallel = Parallel([3, 1, 2], group=lambda n: "one", compute=lambda n: seen.append(n), parallel=4)
     parallel.get(2)
@@ -32,7 +32,7 @@ def test_groups_run_at_the_same_time() -> None:
 
 
 def test_an_exception_is_raised_where_it_is_asked_for() -> None:
-    """A key whose computation fails raises, and the next one of its group runs."""
+    """A key whose computation fails raises on request, and the next one of its group runs."""
     parallel = Parallel([0, 2], group=lambda n: "one", compute=lambda n: 1 // n, parallel=1)
     assert parallel.get(2) == 0
     with pytest.raises(ZeroDivisionError):
@@ -40,14 +40,14 @@ def test_an_exception_is_raised_where_it_is_asked_for() -> None:
 
 
 def test_nothing_runs_before_it_is_asked_for() -> None:
-    """Making it starts nothing."""
+    """Creating a Parallel starts nothing."""
     seen: list[int] = []
     Parallel([1], group=lambda n: n, compute=seen.append, parallel=1)
     assert seen == []
 
 
 def test_without_parallel_it_computes_where_it_is_asked() -> None:
-    """For a debugger, everything happens in the thread that asks."""
+    """Without parallelism everything runs in the thread that requests it, for a debugger."""
     parallel = Parallel([1], group=lambda n: n, compute=lambda n: threading.current_thread(), parallel=0)
     assert parallel.get(1) is threading.current_thread()
 
@@ -73,7 +73,7 @@ def test_after_a_stop_nothing_more_begins() -> None:
 
 
 def test_what_is_quick_begins_first() -> None:
-    """Of one group too the quick keys are computed before those that take long, of which the longest begin first."""
+    """Quick keys run before slow ones, within a group too, and of the slow ones the longest run first."""
     seen: list[str] = []
     times = {"slow": 1.0, "quick": 0.0, "slower": 2.0}
     groups = {"slow": "one", "quick": "one", "slower": "two"}
@@ -83,7 +83,7 @@ def test_what_is_quick_begins_first() -> None:
 
 
 def test_one_group_is_never_computed_twice_at_a_time() -> None:
-    """The two parts of a group wait for each other, however many threads are idle."""
+    """The quick and slow parts of a group wait for each other, however many threads are idle."""
     within, most = threading.Semaphore(1), []
 
     def compute(n: int) -> None:
@@ -98,7 +98,7 @@ def test_one_group_is_never_computed_twice_at_a_time() -> None:
 
 
 def test_waiting_ends_after_its_time() -> None:
-    """A key that is not computed yet can be waited for in pieces; what others have computed is there meanwhile."""
+    """Waiting for a key that is not computed yet ends after its time; keys computed meanwhile are available."""
     go = threading.Event()
     parallel = Parallel([1, 2], group=lambda n: n, compute=lambda n: n == 1 or go.wait(20), parallel=2)
     assert parallel.get(1)

@@ -1,4 +1,4 @@
-"""Parts of a call: options go with their batches and heads, and rows that look odd are found."""
+"""Parts of a call: options are split with their batches and heads, and rows that look odd are found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BATCHES, HEADS, QUERIES = np.array([1]), np.array([0, 2]), np.array([0, 1, 4, 5]
 
 
 def numbers(*shape: int) -> np.ndarray:
-    """As many different numbers."""
+    """An array of distinct numbers."""
     return np.arange(np.prod(shape)).reshape(shape)
 
 
@@ -32,12 +32,12 @@ def numbers(*shape: int) -> np.ndarray:
     ],
 )
 def test_an_option_goes_with_its_batches_and_heads(name: str, value: Any, expected: Any) -> None:
-    """By indices; what is broadcast stays."""
+    """An option is split by the same indices; a broadcast axis is unchanged."""
     np.testing.assert_array_equal(part_of(name, value, BATCHES, HEADS, QUERIES), expected)
 
 
 def test_slices_choose_as_indices_do() -> None:
-    """And copy nothing."""
+    """Slices select the same as indices, without a copy."""
     value = numbers(2, 6, 3, 4)
     part = part_of("mask", value, slice(1, 2), slice(0, 1), slice(0, 2))
     np.testing.assert_array_equal(part, value[1:, :2])
@@ -45,14 +45,14 @@ def test_slices_choose_as_indices_do() -> None:
 
 
 def test_rows_that_look_odd_are_found() -> None:
-    """One with NaN, one of zeros, the largest; the first of a plain answer is none of them."""
+    """Rows with NaN, of zeros and with the largest number are found."""
     output = np.random.default_rng(3).uniform(1, 2, (2, 3, 5, 4))
     output[1, 2, 3, 1], output[0, 1, 4], output[1, 0, 2, 0] = np.nan, 0, 9
     assert odd_rows(output) == [(0, 1, 4), (1, 0, 2), (1, 2, 3)]
 
 
 def test_samples_have_both_ends() -> None:
-    """Of one alone an end, which the seed decides; of few all."""
+    """Samples have both ends; a sample of one has an end chosen by the seed, and a sample of few has all."""
     assert {*sample(100, 5, 1)} >= {0, 99}
     assert sample(3, 5, 1).tolist() == [0, 1, 2]
     assert [sample_heads(8, 1, seed).tolist() for seed in (0, 1)] == [[0], [7]]

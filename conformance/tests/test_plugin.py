@@ -88,7 +88,7 @@ def test_a_peek_of_one_key_fails_with_its_clause(tmp_path: Path) -> None:
 
 
 def test_only_failures_cost_the_import_of_faults() -> None:
-    """What explains failures is imported when there is one: a third of what the plugin would take to import."""
+    """Faults, a third of the plugin's import time, are imported only when there is a failure."""
     code = "import sys, attention_conformance.conformance.plugin; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "attention_conformance.conformance.run.recorder" in modules
@@ -97,7 +97,7 @@ def test_only_failures_cost_the_import_of_faults() -> None:
 
 
 def test_the_command_runs_without_a_warning(tmp_path: Path) -> None:
-    """``attention-conformance check`` imports no plugin before pytest, which would warn of it."""
+    """``attention-conformance check`` imports no plugin before pytest, which would warn about it."""
     command = [sys.executable, "-m", "attention_conformance", "check", "mykernels.py:attention", "--case", "plain"]
     done = subprocess.run(command, cwd=plug_in(tmp_path), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout
@@ -233,12 +233,12 @@ def test_bad_input_gives_one_clear_sentence(tmp_path: Path, arguments: tuple[str
 
 
 def rounded(text: str) -> str:
-    """A text with single spaces, and its numbers cut to the digits that every processor agrees on."""
+    """A text with single spaces, and its numbers cut to the digits on which all processors agree."""
     return re.sub(r"(\d\.\d{3})\d+", r"\1", " ".join(text.split()))
 
 
 def test_the_readme_shows_what_happens(tmp_path: Path) -> None:
-    """The function on the README's first screen gives, by the command there, the message that stands below it."""
+    """The function on the README's first screen, run by the command there, gives the message printed below it."""
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     (kernel,) = re.findall(r"```python\n# mykernels\.py\n(.*?)```", readme, re.DOTALL)
     (shown,) = re.findall(r"```text\n(.*?)```", readme, re.DOTALL)
@@ -252,7 +252,7 @@ def test_the_readme_shows_what_happens(tmp_path: Path) -> None:
 
 
 def test_the_readme_function_is_right_but_for_the_peek(tmp_path: Path) -> None:
-    """Without its deliberate mistake the README's function passes, and may call itself what the README says."""
+    """Without its deliberate mistake the README's function passes, and has the claim that the README states."""
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     (kernel,) = re.findall(r"```python\n# mykernels\.py\n(.*?)```", readme, re.DOTALL)
     right = kernel.replace("[:, None] + 1,", "[:, None],")
@@ -264,7 +264,7 @@ def test_the_readme_function_is_right_but_for_the_peek(tmp_path: Path) -> None:
 
 
 def test_what_is_quick_is_judged_first_and_the_file_is_in_order(tmp_path: Path) -> None:
-    """An implementation that is traced for each case comes last; the file has the order of the command line."""
+    """An implementation that is traced for each case runs last; the file has the order of the command line."""
     asked = ("--impl", "torch-flex", "--impl", "torch-eager", "--case", "plain", "--dtype", "float32")
     done = run(tmp_path, *asked, "-vv", "--conformance-json", "o.jsonl")
     assert done.returncode == 0, done.stdout
@@ -272,7 +272,7 @@ def test_what_is_quick_is_judged_first_and_the_file_is_in_order(tmp_path: Path) 
     assert [r.implementation for r in read(tmp_path / "o.jsonl").results] == ["torch-flex", "torch-eager"]
 
 
-#: A run that says how far it is after every case, and a first table whatever comes after it.
+#: A run that reports progress after every case, and a first table whatever follows it.
 TELLING = """
 import sys, pytest
 from attention_conformance.conformance.run import recorder
@@ -282,7 +282,7 @@ sys.exit(pytest.main(sys.argv[1:]))
 
 
 def test_progress_and_a_first_table_are_told(tmp_path: Path) -> None:
-    """Lines between the tests say how far the run is; what is quick has its table before what is compiled."""
+    """Progress lines appear between the tests; quick implementations have a table before compiled ones run."""
     asked = ("--impl", "torch-flex", "--impl", "torch-eager", "--case", "plain", "--dtype", "float32")
     command = [sys.executable, "-c", TELLING, "conformance", "-q", "-p", "no:cacheprovider", *asked]
     done = commands.run(command, cwd=tmp_path)
@@ -296,7 +296,7 @@ def test_progress_and_a_first_table_are_told(tmp_path: Path) -> None:
 
 
 def test_a_quick_run_says_what_it_left_out(tmp_path: Path) -> None:
-    """Of a named implementation it asks the cases of the list alone, and says of how many others it knows nothing."""
+    """A named implementation runs only the cases of the list, and the number of the others is printed."""
     from attention_conformance.conformance.cases import every_case, quick_cases
 
     done = run(tmp_path, "--impl", "numpy-sublayer", "--quick", "--conformance-json", "o.jsonl")
@@ -308,7 +308,7 @@ def test_a_quick_run_says_what_it_left_out(tmp_path: Path) -> None:
 
 
 def test_a_quick_run_leaves_out_what_is_compiled(tmp_path: Path) -> None:
-    """Without names the built-ins that compile or export each case are left out, by name."""
+    """Without names the built-ins that compile or export each case are left out, and listed."""
     done = run(tmp_path, "--quick", "--case", "plain", "--case", "combined-all", "--dtype", "float32")
     assert done.returncode == 0, done.stdout
     left_out = done.stdout.partition("as each case is compiled or exported: ")[2].partition("\n")[0].split(", ")
@@ -319,7 +319,7 @@ def test_a_quick_run_leaves_out_what_is_compiled(tmp_path: Path) -> None:
 
 
 def test_built_ins_that_compile_nothing_are_asked_a_few_cases_at_the_sizes_of_kernels() -> None:
-    """In the dtype of each; those that compile a form for each shape are asked them by name alone."""
+    """Built-ins that compile nothing run the few cases in each dtype; others run them only by name."""
     few = few_kernel_cases()
     for name, dtype in (("torch-eager", "float16"), ("ort-gqa", "float32"), ("torch-sdpa-flash", "bfloat16")):
         found = cases_for(Target(builtin()[name], "cpu", dtype), None)
@@ -329,7 +329,7 @@ def test_built_ins_that_compile_nothing_are_asked_a_few_cases_at_the_sizes_of_ke
 
 
 def test_the_few_meet_every_option_in_every_dtype() -> None:
-    """And every width and group that a run has, with less than a quarter of its cases' multiplications."""
+    """The few cases have every option, width and group of a run, with under a quarter of the multiplications."""
     names = kernels.REQUESTED.read_text(encoding="utf-8").split()
     rows = [row for row in map(kernels.row_named, names) if row is not None]
     few = [row for row in map(kernels.row_named, few_kernel_cases()) if row is not None]
@@ -341,7 +341,7 @@ def test_the_few_meet_every_option_in_every_dtype() -> None:
 
 
 def test_messages_are_there_where_scripts_cannot_be_written(tmp_path: Path) -> None:
-    """As in a folder that is mounted to be read: the script is what is missing, and why."""
+    """In a folder that cannot be written the message says that the script is missing, and why."""
     plug_in(tmp_path, RIGHT.replace("PEEK = 0", "PEEK = 1"))
     (tmp_path / "conformance-scripts").write_text("a file")
     done = run(tmp_path, "--impl", "mykernels.py:attention", "--case", "causal-square")
@@ -352,7 +352,7 @@ def test_messages_are_there_where_scripts_cannot_be_written(tmp_path: Path) -> N
 
 
 def test_an_interrupted_diagnosis_leaves_the_results(tmp_path: Path) -> None:
-    """Ctrl-C while causes are looked for: the table is printed, the file is complete, and the run says why it ended."""
+    """Ctrl-C during the diagnosis: the table is printed, and the file has the results."""
     plug_in(tmp_path, RIGHT.replace("PEEK = 0", "PEEK = 1"))
     (tmp_path / "interrupting.py").write_text(
         "from attention_conformance.conformance.diagnosis import explain\n\n"
@@ -366,7 +366,7 @@ def test_an_interrupted_diagnosis_leaves_the_results(tmp_path: Path) -> None:
 
 
 def test_a_result_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    """Before anything is judged."""
+    """A result file that cannot be written is reported before anything is judged."""
     (tmp_path / "results").mkdir()
     done = run(tmp_path, "--impl", "numpy-eager", "--case", "plain", "--conformance-json", "results")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
@@ -374,7 +374,7 @@ def test_a_result_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) ->
 
 
 def test_other_tests_may_have_arguments_of_these_names(tmp_path: Path) -> None:
-    """A failing test of somebody's own, in the same run, with a case that is a dictionary."""
+    """A user's own failing test in the same run, with a case that is a dictionary, causes no internal error."""
     (tmp_path / "test_mine.py").write_text(
         "import pytest\n\n"
         "@pytest.mark.parametrize('target', ['a'])\n"
@@ -388,7 +388,7 @@ def test_other_tests_may_have_arguments_of_these_names(tmp_path: Path) -> None:
 
 
 def test_a_part_without_implementations_is_refused(tmp_path: Path) -> None:
-    """More parts than there are implementations: one sentence, and not a run that judged nothing."""
+    """More parts than implementations give one sentence, not a run that judges nothing."""
     done = run(tmp_path, "--impl", "numpy-eager", "--case", "plain", "--shard", "2/2")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "--shard 2/2: implementations are shared out as wholes, so N can be 1 here at most" in done.stderr
@@ -398,7 +398,7 @@ def test_a_part_without_implementations_is_refused(tmp_path: Path) -> None:
     ("option", "value"), [("--parallel", "0"), ("--case-timeout", "0"), ("--case-timeout", "inf"), ("--shard", "3/2")]
 )
 def test_a_number_that_makes_no_sense_is_refused(option: str, value: str, tmp_path: Path) -> None:
-    """By the command that was typed, with the option's name."""
+    """The error comes from the command that was typed, and names the option."""
     command = [sys.executable, "-m", "attention_conformance", "check", "numpy-eager", option, value]
     done = commands.run(command, cwd=tmp_path)
     assert done.returncode == 2

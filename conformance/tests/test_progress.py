@@ -13,34 +13,34 @@ QUICK, SLOW = (Target(builtin()[name], "cpu", "float32") for name in ("numpy-eag
 
 
 class Clock:
-    """A clock that is set by hand."""
+    """A clock that tests set."""
 
     now = 0.0
 
     def __call__(self) -> float:
-        """Seconds."""
+        """Current seconds of the clock."""
         return self.now
 
 
 class Processors:
-    """A pool that counts processor seconds by hand."""
+    """A pool whose processor seconds tests set."""
 
     used = 0.0
 
     def cpu(self, implementation: Any) -> float:
-        """Seconds so far."""
+        """Processor seconds so far."""
         return self.used
 
 
 def judged(progress: Progress, target: Target, processors: Any = None, cpu: float = 0.0) -> None:
-    """Judge a case that takes so many processor seconds."""
+    """Judge a case that takes this many processor seconds."""
     processors = processors or Processors()
     with progress.judging(target, processors):
         processors.used += cpu
 
 
 def test_the_time_left_is_told_by_what_cases_take() -> None:
-    """Ten quick cases and one slow one of ten after 20 s: the other nine take nine times as long."""
+    """The time left follows the cases' durations: nine more slow cases after one in 20 s take nine times as long."""
     clock = Clock()
     progress = Progress([QUICK] * 10 + [SLOW] * 10, 10.0, clock)
     for _ in range(10):
@@ -53,7 +53,7 @@ def test_the_time_left_is_told_by_what_cases_take() -> None:
 
 
 def test_no_time_is_told_at_the_beginning() -> None:
-    """What took a moment says nothing of the rest."""
+    """No time is estimated from a moment's work."""
     clock = Clock()
     progress = Progress([QUICK] + [SLOW] * 10, 10.0, clock)
     judged(progress, QUICK)
@@ -62,7 +62,7 @@ def test_no_time_is_told_at_the_beginning() -> None:
 
 
 def test_lines_come_from_time_to_time() -> None:
-    """Nothing is said again before its time."""
+    """No line is repeated before its time."""
     clock = Clock()
     progress = Progress([QUICK] * 3, 10.0, clock)
     clock.now = 9.0
@@ -74,7 +74,7 @@ def test_lines_come_from_time_to_time() -> None:
 
 
 def test_who_is_judged_now_is_named() -> None:
-    """Within a case its implementation is part of the line, and no longer after it."""
+    """During a case the line names its implementation, and not after it."""
     clock = Clock()
     progress, processors = Progress([QUICK] * 3, 0.0, clock), Processors()
     with progress.judging(QUICK, processors):  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ def test_who_is_judged_now_is_named() -> None:
 
 
 def test_processor_seconds_are_those_of_the_process_and_of_judging() -> None:
-    """Both are counted by implementation, and what else the process took is not."""
+    """Seconds of calls and of judging are counted by implementation, and other time of the process is not."""
     progress, processors = Progress([QUICK] * 2, 10.0), Processors()
     judged(progress, QUICK, processors, 2.0)
     processors.used += 5.0
@@ -97,7 +97,7 @@ def test_processor_seconds_are_those_of_the_process_and_of_judging() -> None:
 
 
 def test_rows_are_the_costliest_first_and_their_sum() -> None:
-    """Results a second are by the clock, processor seconds with those of judging."""
+    """Results per second are by the clock; processor seconds include those of judging."""
     rows = spent_rows({"a": Spent(10, 2.0, 1.0, 0.5), "b": Spent(10, 5.0, 8.0, 0.25)})
     assert rows == [
         ("b", "10", "2", "8.2", "0.2"),
@@ -107,5 +107,5 @@ def test_rows_are_the_costliest_first_and_their_sum() -> None:
 
 
 def test_one_implementation_has_no_sum() -> None:
-    """It would say the same again."""
+    """A single implementation has no sum, which would repeat its row."""
     assert [row[0] for row in spent_rows({"a": Spent(10, 2.0, 1.0, 0.5)})] == ["a"]

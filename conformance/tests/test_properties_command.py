@@ -1,4 +1,4 @@
-"""``pytest conformance --fuzz N`` as a user types it: options, seed, failures to be run again, the result file."""
+"""``pytest conformance --fuzz N`` as a user types it: options, seed, rerun of failures, the result file."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from attention_conformance.reports.input import read as reading
 
 pytestmark = pytest.mark.slow(20)
 
-#: Forgets the keys of an odd last one: the tail of a tile.
+#: Ignores the last key if the number of keys is odd, as a kernel that drops the tail of a tile.
 TAIL = RIGHT.replace(
     "    top = np", "    s = np.where((np.arange(keys) < keys - keys % 2) | (keys == 1), s, -np.inf)\n    top = np"
 )
 MINE = ("--impl", "mykernels.py:attention")
 FUZZ_ONLY = ("-k", "test_fuzz")
-#: Prints after the last test whether hypothesis was imported.
+#: Prints at the end of the run whether hypothesis was imported.
 LOOK = "import sys\ndef pytest_sessionfinish():\n    print('hypothesis imported:', 'hypothesis' in sys.modules)\n"
 
 
 def without_hypothesis(folder: Path) -> tuple[str, str]:
-    """Options that make hypothesis a package that is not installed."""
+    """Options that make hypothesis look like a package that is not installed."""
     (folder / "hide.py").write_text(
         "import importlib.util\nfound = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *rest: None if name == 'hypothesis' else found(name, *rest)\n"
@@ -42,7 +42,7 @@ def without_hypothesis(folder: Path) -> tuple[str, str]:
 
 
 def test_a_right_function_has_every_property(tmp_path: Path) -> None:
-    """A dozen lines pass, and what they cannot be asked is unsupported; the results are recorded beside the cases."""
+    """A right function passes, properties that it cannot have are unsupported, and results go with those of cases."""
     options = (*MINE, "--fuzz", "5", "--case", "plain", "--conformance-json", "out.jsonl")
     done = run(plug_in(tmp_path), *options)
     assert done.returncode == 0, done.stdout
@@ -58,7 +58,7 @@ def test_a_right_function_has_every_property(tmp_path: Path) -> None:
 
 
 def test_a_failure_can_be_run_again_as_it_says(tmp_path: Path) -> None:
-    """The printed command finds the same counterexample; the seed stands in it and at the end of the run."""
+    """The printed command finds the same counterexample; it has the seed, as does the end of the run."""
     first = run(plug_in(tmp_path, TAIL), *MINE, "--fuzz", "60", *FUZZ_ONLY, "-k", "agrees-with-reference")
     assert first.returncode == 1, first.stdout
     (rerun,) = re.findall(r"^Rerun: +attention-conformance check (.*)$", first.stdout, re.MULTILINE)
@@ -70,7 +70,7 @@ def test_a_failure_can_be_run_again_as_it_says(tmp_path: Path) -> None:
 
 
 def test_the_seed_stands_in_the_header(tmp_path: Path) -> None:
-    """Before anything is drawn, so that a run that is killed can be repeated."""
+    """The seed is printed before anything is drawn, so that a killed run can be repeated."""
     done = run(plug_in(tmp_path), *MINE, "--fuzz", "1", "--fuzz-seed", "42", *FUZZ_ONLY, "-v")
     assert "fuzz seed 42: --fuzz 1 --fuzz-seed 42 repeats it\n" in done.stdout.partition("collected")[0]
     assert done.returncode == 0, done.stdout
@@ -110,7 +110,7 @@ def test_bad_options_give_one_sentence(tmp_path: Path, arguments: tuple[str, ...
 
 
 def test_other_operators_have_no_properties(tmp_path: Path) -> None:
-    """The properties are those of sdpa: beside it a layer is judged on its cases, and on nothing random."""
+    """A layer next to an sdpa is judged only on its cases, as the properties are those of sdpa."""
     chosen = ("--impl", "numpy-layer", "--impl", "numpy-eager", "--dtype", "float32", "--case", "*plain")
     done = run(tmp_path, *chosen, "--fuzz", "2", "--conformance-json", "o.jsonl")
     assert done.returncode == 0, done.stdout
@@ -119,7 +119,7 @@ def test_other_operators_have_no_properties(tmp_path: Path) -> None:
 
 
 def test_without_hypothesis_the_option_says_what_to_install(tmp_path: Path) -> None:
-    """One sentence, before anything runs."""
+    """Without hypothesis one sentence is printed, before anything runs."""
     done = run(plug_in(tmp_path), *MINE, "--fuzz", "5", *without_hypothesis(tmp_path))
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "--fuzz needs the package hypothesis: pip install 'attention-conformance[fuzz]'" in done.stderr
@@ -127,7 +127,7 @@ def test_without_hypothesis_the_option_says_what_to_install(tmp_path: Path) -> N
 
 
 def test_the_file_by_name_needs_the_option(tmp_path: Path) -> None:
-    """Asking for the property tests without a number says what is missing."""
+    """Running the file of property tests without a number says what is missing."""
     command = [sys.executable, "-m", "pytest", str(Path(__file__).parents[1] / "test_properties.py"), *MINE]
     done = subprocess.run(command, cwd=plug_in(tmp_path), capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode != 0
@@ -135,7 +135,7 @@ def test_the_file_by_name_needs_the_option(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_run_ends(tmp_path: Path) -> None:
-    """Ctrl-C does not wait for the examples that are left."""
+    """Ctrl-C does not wait for the remaining examples."""
     command = [sys.executable, "-m", "pytest", "conformance", "-q", *MINE, "--fuzz", "1000000", *FUZZ_ONLY]
     options = ["--conformance-json", "o.jsonl"]
     said = (tmp_path / "stderr.txt").open("w+")
@@ -149,7 +149,7 @@ def test_an_interrupted_run_ends(tmp_path: Path) -> None:
         time.sleep(1)
         status = interrupt(process)
         said.seek(0)
-        # pytest itself breaks where Python has no line number for the place of the interruption (_code/code.py, lineno)
+        # pytest itself fails where Python has no line number for the interrupted place (_code/code.py, lineno)
         breaks = ("\nKeyboardInterrupt\n", "unsupported operand type(s) for -: 'NoneType' and 'int'")
         assert status == pytest.ExitCode.INTERRUPTED or all(map(said.read().__contains__, breaks)), said.read()
 

@@ -1,4 +1,4 @@
-"""Every property holds for a right implementation, and fails for one that is wrong in the way it is about."""
+"""Every property holds for a right implementation, and fails for one that is wrong in the way the property tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attention_conformance.conformance.tests.property_runs import context, run
 
 pytestmark = pytest.mark.slow
 
-#: The fake that each property is there for.
+#: The fake that each property must reject.
 WRONG = {
     "agrees-with-reference": "wrong_scale",
     "keys-permuted": "recency",
@@ -33,7 +33,7 @@ WRONG = {
 
 @functools.cache
 def rejected(prop: str, dtype: str) -> Result:
-    """What becomes of the fake that a property is there for; the counterexample is made small in float32 alone."""
+    """The result of a property for the fake that it must reject; the counterexample is shrunk only in float32."""
     return run(prop, context(WRONG[prop], dtype), shrink=dtype == "float32")
 
 
@@ -43,7 +43,7 @@ each_property = pytest.mark.parametrize("prop", list(PROPERTIES))
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 @each_property
 def test_a_right_one_has_every_property(prop: str, dtype: str) -> None:
-    """A correct implementation passes, with as many examples as were asked for."""
+    """A correct implementation passes, with the requested number of examples."""
     result = run(prop, context("right", dtype), examples=15)
     assert (result.outcome, result.reason) == (Outcome.PASSED, "15 examples"), result.message
 
@@ -51,7 +51,7 @@ def test_a_right_one_has_every_property(prop: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @each_property
 def test_a_wrong_one_fails_its_property(prop: str, dtype: str) -> None:
-    """Each property rejects the mistake that it is there for, against its own clause, in half precision too."""
+    """Each property rejects its fake, against its own clause, in half precision too."""
     result = rejected(prop, dtype)
     assert (result.outcome, result.failure) == (Outcome.FAILED, Failure.VALUE), prop
     assert result.broken in (PROPERTIES[prop].clause, "SDPA-16")
@@ -60,7 +60,7 @@ def test_a_wrong_one_fails_its_property(prop: str, dtype: str) -> None:
 
 @each_property
 def test_nan_everywhere_has_no_property(prop: str) -> None:
-    """NaN equals nothing: an implementation that always returns it fails, whatever two calls have in common."""
+    """An implementation that always returns NaN, which equals nothing, fails, even if its calls agree."""
     assert run(prop, context("all_nan"), examples=5, shrink=False).outcome is Outcome.FAILED
 
 
@@ -83,18 +83,18 @@ def test_every_property_follows_from_a_clause_that_binds() -> None:
 
 
 def test_every_property_has_something_to_reject() -> None:
-    """No property is without a fake that fails it."""
+    """Every property has a fake that fails it."""
     assert list(WRONG) == list(PROPERTIES)
 
 
 def test_a_property_without_its_keyword_is_unsupported() -> None:
-    """Merging needs lse; what cannot return it is not wrong."""
+    """Merging needs lse; an implementation that cannot return it is unsupported, not wrong."""
     result = run("keys-split", context("right", accepts=frozenset({"mask"})))
     assert (result.outcome, result.reason) == (Outcome.UNSUPPORTED, "no keyword return_lse")
 
 
 def test_positions_are_split_only_where_an_offset_can_be_given() -> None:
-    """The second part of causal keys needs a causal offset; without it causal problems are not drawn."""
+    """Splitting causal keys needs a causal offset; without the keyword no causal problems are drawn."""
     narrow = frozenset({"is_causal", "return_lse"})
     assert PROPERTIES["keys-split"].space(narrow, few=False).keywords == {"return_lse"}
     assert "is_causal" in PROPERTIES["keys-split"].space(narrow | {"causal_offset"}, few=False).keywords

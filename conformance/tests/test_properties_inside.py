@@ -1,4 +1,4 @@
-"""Random problems inside an envelope: sizes, what is had for each batch, and calls that are not made."""
+"""Random problems inside an envelope: sizes, fields for each batch, and calls that are not made."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KERNEL = Envelope(
 @hypothesis.settings(max_examples=200, database=None, deadline=None)
 @hypothesis.given(problems(Space()))
 def test_every_problem_has_sizes_inside(problem: Problem) -> None:
-    """And as many lengths and offsets as batches."""
+    """Every problem has sizes inside the envelope, and as many lengths and offsets as batches."""
     found = problem_within(problem, KERNEL)
     assert found is not None
     assert found.shape in KERNEL
@@ -36,13 +36,13 @@ def test_every_problem_has_sizes_inside(problem: Problem) -> None:
 
 
 def test_a_problem_inside_stays() -> None:
-    """It is the very same."""
+    """A problem inside the envelope is returned itself."""
     problem = Problem("", Shape(2, 2, 2, 32, 64, 64, 64))
     assert problem_within(problem, KERNEL) is problem
 
 
 def test_what_is_had_for_each_batch_follows_the_batches() -> None:
-    """Repeated where there are more, and cut where there are fewer."""
+    """Offsets and lengths are repeated for more batches, and cut for fewer."""
     problem = Problem("", Shape(2, 1, 1, 3, 5, 8, 8), is_causal=True, causal_offset=(1, 2), kv_lengths=(3, 4))
     for batches, offsets, lengths in ((3, (1, 2, 1), (3, 4, 3)), (1, (1,), (3,))):
         found = problem_within(problem, Envelope(batch_sizes=Sizes((batches,))))
@@ -51,7 +51,7 @@ def test_what_is_had_for_each_batch_follows_the_batches() -> None:
 
 
 def test_packs_keep_their_lengths() -> None:
-    """Heads, widths and pages alone are those of the envelope."""
+    """Only heads, widths and pages are fitted to the envelope."""
     envelope = Envelope(group_sizes=Sizes((1,)), head_widths=Sizes((64,)), page_sizes=Sizes((16,)))
     pack = problem_within(ServingProblem("", "varlen", PackedShape((2, 3), (4, 5), hq=4, hkv=2)), envelope)
     pages = problem_within(ServingProblem("", "paged", PagedShape((1, 1), (4, 5), hq=4, hkv=2, page=4)), envelope)
@@ -67,13 +67,13 @@ def test_packs_keep_their_lengths() -> None:
 
 
 def test_a_tree_whose_lengths_are_not_taken_is_no_problem() -> None:
-    """The keys before it and behind it are made for its own."""
+    """A tree is not resized, as the keys before and after it are made for its own lengths."""
     tree = ServingProblem("", "sdpa", Shape(1, 1, 1, 3, 5, 64, 64), (("tree_parents", ("chain", False)),))
     assert problem_within(tree, KERNEL) is None
 
 
 def test_calls_that_go_apart_are_outside() -> None:
-    """Options that are not taken together."""
+    """A problem with options that are not taken together is outside."""
     envelope = Envelope(not_together=(frozenset({"is_causal", "scale"}),))
     problem = Problem("", is_causal=True, scale=1.0)
     assert is_outside(problem.case().make_inputs("float32"), envelope)
@@ -98,7 +98,7 @@ attention.head_widths, attention.lengths, attention.equal_widths = 64, "multiple
 @pytest.mark.slow(15)
 @pytest.mark.parametrize(("scale", "code"), [("8", 0), ("7.9", 1)])
 def test_a_kernel_of_tiles_is_asked_its_own_sizes(tmp_path: Path, scale: str, code: int) -> None:
-    """A right one passes and a wrong one fails; neither is called with sizes that it does not take."""
+    """A right kernel passes and a wrong one fails; neither is called with sizes that it does not take."""
     folder = plug_in(tmp_path, TILED.replace("/ 8", f"/ {scale}"))
     words = ("--impl", "mykernels.py:attention", "--dtype", "float32", "-k", "test_fuzz", "--fuzz", "20")
     done = run(folder, *words)
@@ -108,7 +108,7 @@ def test_a_kernel_of_tiles_is_asked_its_own_sizes(tmp_path: Path, scale: str, co
 
 
 def test_inputs_outside_are_seen() -> None:
-    """By each axis."""
+    """A size outside is noticed on each axis."""
     right = Shape(2, 2, 2, 32, 64, 64, 64)
     wrong = (Shape(2, 2, 2, 33, 64, 64, 64), Shape(2, 2, 2, 32, 5, 64, 64), Shape(2, 2, 2, 32, 64, 64, 128))
     assert not is_outside(Problem("", right).case().make_inputs("float32"), KERNEL)

@@ -1,4 +1,4 @@
-"""A property run on a target: what is a failure, what the ledger excuses, what ends early, and what can be repeated."""
+"""A property run on a target: failures, the ledger's excuses, early ends, and repeatability."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from attention_conformance.impls.process.pool import Pool
 pytestmark = pytest.mark.slow(20)
 
 REFERENCE = "agrees-with-reference"
-#: A real record, made to speak of the fakes.
+#: A real record, changed to apply to the fakes.
 EMPTY_ROWS = Deviation(
     "jax-nn-empty-row-1", ("mean_*",), "numpy", "", "SDPA-15", (), Failure.VALUE, "the mean of v", "unreported"
 )
 
 
 def pasted(message: str) -> Case:
-    """The case that the message's last line makes, as a file of cases would."""
+    """The case made by the message's last line, as in a file of cases."""
     line = message.splitlines()[-1]
     assert line.startswith("yield case("), message
     names = {**vars(data), **vars(base)}
@@ -41,14 +41,14 @@ def pasted(message: str) -> Case:
 
 
 def judged(case: Case, tested: Context) -> Result:
-    """What becomes of a case on the target of a context."""
+    """The result of a case on the target of a context."""
     return judge_case(tested.target, case, tested.pool, tested.keywords, Ledger(), {}, None).result
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("name", ["wrong_scale", "finite_fill", "base_two", "heads_in_turn", "bottom_right"])
 def test_the_pasted_case_fails_in_the_same_way(name: str, dtype: str) -> None:
-    """The line at the end of a failure makes a case that fails the same implementation, in the same dtype."""
+    """The last line of a failure makes a case that fails the same implementation, in the same dtype."""
     tested = context(name, dtype)
     result = run(REFERENCE, tested)
     case = pasted(result.message)
@@ -61,27 +61,27 @@ def test_the_pasted_case_fails_in_the_same_way(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("offset", [0, -1])
 def test_a_pasted_case_says_whether_it_expects_zeros(offset: int) -> None:
-    """A case whose whole output is zero has to say so: a counterexample of fully masked rows does."""
+    """A case whose whole output is zero must say so, such as a counterexample of fully masked rows."""
     problem = Problem("fuzz-zeros", Shape(1, 1, 1, 1, 1, 1, 1), is_causal=True, causal_offset=offset)
     case = pasted(paste_line(problem, "SDPA-15", "float16"))
     assert case.zeros == (offset < 0) == (not case.expected("float16").output.any())
 
 
 def test_a_property_pastes_only_what_fails_by_itself() -> None:
-    """A finite fill shows only beside hidden keys: the problem alone is right, and the message says so."""
+    """A finite fill shows only next to hidden keys: the problem alone passes, and the message says so."""
     message = run("hidden-keys", context("finite_fill")).message
     assert "Paste:    nothing: the problem as drawn is computed rightly" in message
     assert "yield case(" not in message
 
 
 def test_a_property_pastes_a_problem_that_fails_by_itself() -> None:
-    """A wrong order of heads is wrong in the whole problem already, which becomes a case."""
+    """A wrong order of heads already fails in the whole problem, which becomes a case."""
     tested = context("heads_in_turn")
     assert judged(pasted(run("head-alone", tested).message), tested).outcome is Outcome.FAILED
 
 
 def test_a_failure_says_everything() -> None:
-    """Clause, property, problem, what was called, the worst element, and how to run it again."""
+    """The message has clause, property, problem, calls, the worst element, and the rerun command."""
     message = run("keys-permuted", context("recency"), seed=7).message
     assert message.startswith(
         "recency on cpu in float32, property keys-permuted: wrong by value\nSDPA-16 · Output (MUST)"
@@ -99,14 +99,14 @@ def test_a_failure_says_everything() -> None:
 
 
 class Requests(Pool):
-    """A pool that remembers what it was asked."""
+    """A pool that records its requests."""
 
     def __init__(self) -> None:
         super().__init__(in_process=True)
         self.seen: list[bytes] = []
 
     def call(self, *arguments: object, timeout: float | None = None) -> object:
-        """As a pool does."""
+        """Record the inputs and call the pool."""
         request: Any = arguments[3]
         self.seen.append(b"".join(array.tobytes() for array in request.arrays.values()) + repr(request).encode())
         return super().call(*arguments, timeout=timeout)  # type: ignore[arg-type]
@@ -120,17 +120,17 @@ def requests(seed: int, prop: str = "keys-split") -> list[bytes]:
 
 
 def test_the_same_seed_gives_the_same_examples() -> None:
-    """A run can be repeated from its seed, to the last bit of every input."""
+    """A seed repeats a run, to the last bit of every input."""
     assert requests(3) == requests(3)
 
 
 def test_another_seed_gives_other_examples() -> None:
-    """Two runs do not test the same."""
+    """Runs with two seeds share no example."""
     assert not set(requests(3)) & set(requests(4))
 
 
 def test_a_recorded_deviation_is_not_a_failure() -> None:
-    """The mean of v in a fully masked row, where the ledger says so, is a deviation, and names its record."""
+    """The mean of v in a fully masked row, as recorded in the ledger, is a known deviation that names its record."""
     result = run(REFERENCE, context("mean_of_rows", records=(EMPTY_ROWS,)))
     assert (result.outcome, result.failure, result.broken) == (Outcome.KNOWN_DEVIATION, Failure.VALUE, "SDPA-15")
     assert "jax-nn-empty-row-1" in result.reason
@@ -138,7 +138,7 @@ def test_a_recorded_deviation_is_not_a_failure() -> None:
 
 
 def test_a_recorded_deviation_excuses_nothing_else() -> None:
-    """A wrong scale fails although fully masked rows are excused, and the worst element is one that is not."""
+    """A wrong scale fails although fully masked rows are excused, and its worst element is not an excused one."""
     result = run(REFERENCE, context("mean_and_scale", records=(EMPTY_ROWS,)))
     assert result.outcome is Outcome.FAILED
     assert judged(pasted(result.message), context("mean_of_rows")).outcome is Outcome.PASSED
@@ -155,7 +155,7 @@ def test_a_recorded_deviation_excuses_no_other_kind() -> None:
     [("", Outcome.KNOWN_DEVIATION), ("too many keys", Outcome.KNOWN_DEVIATION), ("x", Outcome.FAILED)],
 )
 def test_a_recorded_exception_excuses_no_other_one(says: str, outcome: Outcome) -> None:
-    """A record that says words of its exception excuses one with these words."""
+    """A record that quotes its exception excuses only an exception with these words."""
     record = replace(EMPTY_ROWS, id="jax-nn-float16", implementations=("raises_*",), failure=Failure.ERROR, says=says)
     assert run(REFERENCE, context("raises_on_three_keys", records=(record,))).outcome is outcome
 
@@ -169,13 +169,13 @@ def test_a_recorded_exception_excuses_no_other_one(says: str, outcome: Outcome) 
     ],
 )
 def test_other_ways_to_fail_are_told_apart(name: str, failure: Failure, broken: str) -> None:
-    """An exception, a modified input and a result that does not come again fail any property, as themselves."""
+    """An exception, a modified input and an unrepeatable result fail any property as what they are."""
     result = run(REFERENCE, context(name))
     assert (result.outcome, result.failure, result.broken) == (Outcome.FAILED, failure, broken)
 
 
 def test_what_is_refused_is_not_an_example() -> None:
-    """NotImplementedError is unsupported: others are drawn, and if there are none, the reason is given."""
+    """Refused examples are replaced by others; if there are none, the reason is reported."""
     assert run(REFERENCE, context("refuses_causal"), examples=20).reason == "20 examples"
     result = run("causal-prefix", context("refuses_causal"), examples=20)
     assert result.outcome is Outcome.UNSUPPORTED
@@ -191,7 +191,7 @@ def processes() -> Pool:
 def test_a_crash_is_a_failure_and_does_not_cost_a_process_for_every_shrink(
     processes: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After some crashes the smallest example so far is reported."""
+    """After some crashes shrinking stops, and the smallest example so far is reported."""
     monkeypatch.setattr(machinery, "CRASHES", 3)
     result = run(REFERENCE, context("aborts_on_three_keys", pool=processes))
     processes.close()
@@ -201,7 +201,7 @@ def test_a_crash_is_a_failure_and_does_not_cost_a_process_for_every_shrink(
 
 
 def test_a_hang_is_waited_for_once(processes: Pool) -> None:
-    """A call without an end is reported as it was found."""
+    """A call without an end is reported as found, without shrinking."""
     result = run(REFERENCE, context("hangs_on_three_keys", pool=processes, timeout=1.0))
     processes.close()
     assert (result.outcome, result.failure) == (Outcome.FAILED, Failure.TIMEOUT)
@@ -209,14 +209,14 @@ def test_a_hang_is_waited_for_once(processes: Pool) -> None:
 
 
 def test_an_example_is_forgotten() -> None:
-    """Thousands of random problems do not stay in memory as the fixed cases do."""
+    """Random problems are not kept in memory, unlike fixed cases."""
     before = len(CASES)
     run(REFERENCE, context("right"), examples=10)
     assert len(CASES) == before
 
 
 def test_every_property_calls_twice_or_knows_the_answer() -> None:
-    """A property relates calls: all but two make more than one."""
+    """Every property but two makes more than one call, as it relates calls."""
     calls: dict[str, int] = {}
     for prop in PROPERTIES:
         pool = Requests()

@@ -12,13 +12,13 @@ from attention_conformance.conformance.faults.kill_matrix import quick
 
 
 def test_they_are_about_every_clause() -> None:
-    """A clause with a case has a quick one."""
+    """Every clause with a case has a quick one."""
     clauses = {clause for case in every_case().values() for clause in case.clauses}
     assert clauses - {clause for case in quick_cases().values() for clause in case.clauses} == set()
 
 
 def test_a_clause_that_is_new_brings_its_smallest_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list that was chosen before a clause had cases leaves none out."""
+    """A clause that got cases after the list was chosen is not left out."""
     (tmp_path / "quick.txt").write_text("plain\n")
     monkeypatch.setattr(cases, "QUICK", tmp_path / "quick.txt")
     found = quick_cases()
@@ -27,12 +27,12 @@ def test_a_clause_that_is_new_brings_its_smallest_case(tmp_path: Path, monkeypat
 
 
 def test_they_are_few() -> None:
-    """A quarter of all: a run of them is no quick one otherwise."""
+    """Quick cases are at most a quarter of all."""
     assert len(quick_cases()) <= len(every_case()) / 4
 
 
 def test_what_is_chosen_catches_every_fault() -> None:
-    """A fault that one case alone catches brings that case in, and one that a chosen case catches brings none."""
+    """A case that is the only one to catch a fault is added, and a fault that a chosen case catches adds none."""
     without = quick({})
     other = next(name for name in every_case() if name not in without)
     assert other in quick({"subtle": [other]})
@@ -40,7 +40,7 @@ def test_what_is_chosen_catches_every_fault() -> None:
 
 
 def test_a_case_that_is_gone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name in the list that no case has is not passed over."""
+    """A name in the list that no case has raises."""
     few = dict(list(every_case().items())[:3])
     monkeypatch.setattr(cases, "every_case", lambda: few)
     with pytest.raises(KeyError):

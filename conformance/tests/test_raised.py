@@ -1,4 +1,4 @@
-"""Limits that exceptions show: a hint names the dtype or size that tells calls that raise from those that do not."""
+"""Limits shown by exceptions: a hint names the dtype or size that distinguishes calls that raise from the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RAISED = "RuntimeError: expected another size than {}"
 def results(
     raises: Callable[[AnyCase, str], bool], dtypes: tuple[str, ...] = DTYPES, prefix: str = "sdpa"
 ) -> list[Result]:
-    """Every case of an operator in some dtypes: those that raise, and the others, which pass."""
+    """Results for every case of an operator in some dtypes; those that do not raise pass."""
     found = []
     for case in asked_cases().values():
         for dtype in (each for each in dtypes if each in case.dtypes and case.operator == prefix):
@@ -36,7 +36,7 @@ OPERATORS = sorted({case.operator for case in asked_cases().values()})
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_a_dtype_in_which_every_call_raises_is_named(operator: str) -> None:
-    """With the attribute that declares the others, of packs too; numbers in the text make no other exception of it."""
+    """The hint has the attribute that declares the other dtypes; numbers in the text do not distinguish exceptions."""
     (line,) = limit_lines(results(lambda _, dtype: dtype in ("float32", "float64"), prefix=operator))
     assert line.startswith(f"{NAME} on cuda: every call in float64 and float32, and none in float16 and bfloat16 (")
     assert line.endswith('attention.dtypes = ("float16", "bfloat16"), if it is for these alone')
@@ -54,20 +54,20 @@ def test_a_dtype_in_which_every_call_raises_is_named(operator: str) -> None:
     ],
 )
 def test_a_size_that_tells_calls_apart_is_named(raises: Callable[[AnyCase, str], bool], said: str) -> None:
-    """By the rule that holds for all that are taken and for none that raise."""
+    """The hint is a rule that holds for all calls that pass and for none that raise."""
     (line,) = limit_lines(results(raises, ("float32",)))
     assert f"attention.{said}, if it is for these alone" in line
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_an_operator_of_other_sizes_has_no_hint_about_them(operator: str) -> None:
-    """A layer has no key heads of its own; what cannot be asked for a size is left alone."""
+    """An operator, such as a layer, whose cases have no key heads gets no hint about them."""
     names = sorted(case.name for case in asked_cases().values() if case.operator == operator)
     assert len(limit_lines(results(lambda case, _: case.name in names[::2], ("float32",), operator))) <= 1
 
 
 def test_two_limits_have_a_line_each() -> None:
-    """A kernel of half precision and of widths from 16 on, which raises in two ways."""
+    """A kernel of half precision and widths from 16 on, which raises in two ways, gets two lines."""
     made = []
     for result in results(lambda case, dtype: dtype == "float32" or case.shape.d < 16, ("float32", "float16")):
         narrow = result.dtype == "float16" and result.outcome is Outcome.FAILED
@@ -78,26 +78,26 @@ def test_two_limits_have_a_line_each() -> None:
 @pytest.mark.parametrize(
     "raises",
     [
-        lambda case, _: case.name == "plain",  # too few to see a rule
-        lambda case, _: "mask" in case.keywords,  # something else tells them apart
+        lambda case, _: case.name == "plain",  # too few for a rule
+        lambda case, _: "mask" in case.keywords,  # something else distinguishes them
         lambda case, dtype: dtype == "float16" and case.shape.d != 64,  # not every call of the dtype
-        lambda case, _: True,  # nothing is taken
+        lambda case, _: True,  # no call passes
         lambda case, _: False,
     ],
 )
 def test_where_no_dtype_or_size_tells_calls_apart_nothing_is_said(raises: Callable[[AnyCase, str], bool]) -> None:
-    """One call that is taken where others raise is enough."""
+    """No hint is given if one call passes where the rule says that calls raise."""
     assert limit_lines(results(raises, ("float32", "float16"))) == []
 
 
 def test_nothing_is_said_of_built_in_ones() -> None:
-    """Their dtypes and sizes are declared, and an exception of theirs is a failure."""
+    """Built-in implementations declare their dtypes and sizes, so their exceptions are plain failures."""
     made = [replace(r, implementation="torch-flex") for r in results(lambda _, dtype: dtype == "float64")]
     assert limit_lines(made) == []
 
 
 def test_a_wrong_value_is_no_exception() -> None:
-    """A dtype in which every result is wrong is wrong, and not one that is not taken."""
+    """A dtype in which every result is wrong gets no hint."""
     made = [
         replace(r, failure=Failure.VALUE) if r.outcome is Outcome.FAILED else r
         for r in results(lambda _, dtype: dtype == "float64")

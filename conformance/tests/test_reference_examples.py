@@ -1,4 +1,4 @@
-"""The reference gives what was computed by hand, and not what is wrong in print."""
+"""The reference gives the results computed by hand, and none of the wrong ones in print."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_reference_agrees(example: Example) -> None:
 
 @EXAMPLES
 def test_reference_rejects_wrong_results(example: Example) -> None:
-    """The wrong results that an example lists are not what the reference gives."""
+    """The reference gives none of the wrong results that an example lists."""
     computed = _compute(example)
     for wrong in example.rejected:
         assert not agrees(example, wrong.value, computed[wrong.result]), wrong.because
@@ -34,7 +34,7 @@ def test_reference_rejects_wrong_results(example: Example) -> None:
 
 @EXAMPLES
 def test_check_can_fail(example: Example) -> None:
-    """Moving any number of a result by twice what is allowed makes the comparison fail."""
+    """Any number of a result that moves by twice the limit makes the comparison fail."""
     computed = _compute(example)
     for name, table in example.results.items():
         for index in np.ndindex(table.shape):

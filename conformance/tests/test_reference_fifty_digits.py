@@ -16,14 +16,14 @@ from attention_conformance.conformance.tests.hand_examples import OPTIONS, Examp
 pytestmark = pytest.mark.slow
 
 UNIT = 2.0**-53
-#: Cases per test, so that a failure names its seed and the tests stay short.
+#: Number of cases per test, so that a failure names its seed and the tests stay short.
 SEEDS = range(800)
 CHUNK = 40
 
 #: Factors on q, k and v: ordinary, nearly equal scores, peaked softmax, and values near the ends of float64.
 SPREADS = ((1.0, 1.0), (1e-3, 1.0), (30.0, 1.0), (3.0, 1e300), (3.0, 1e-300))
 
-#: Options with which scores are rounded.
+#: Options that add roundings to scores.
 INEXACT = ("bias", "softcap", "alibi_slopes", "head_scale", "rotary_cos", "rotary_sin", "rotary_interleaved")
 
 
@@ -63,7 +63,7 @@ def _options(rng: np.random.Generator, shape: tuple[int, int, int, int], width: 
     for name in ("alibi_slopes", "head_scale"):
         if _chance(rng, 0.3):
             options[name] = rng.normal(size=heads)
-    if width > 1 and _chance(rng, 0.2):  # angles of more places than there are, negative ones from the end
+    if width > 1 and _chance(rng, 0.2):  # angles for more places than needed; negative places count from the end
         angles = rng.uniform(-3, 3, (64, int(rng.integers(1, width // 2 + 1))))
         options |= {"rotary_cos": np.cos(angles), "rotary_sin": np.sin(angles)}
         options["rotary_interleaved"] = _chance(rng, 0.5)
@@ -167,7 +167,7 @@ _SOFTMAX, _SCORES = reference.softmax, reference.scaled_scores
     ],
 )
 def test_a_wrong_reference_is_noticed(name: str, wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one function of the reference replaced by a wrong one, the comparison fails."""
+    """The comparison fails if any one function of the reference is replaced by a wrong one."""
     monkeypatch.setattr(reference, name, wrong)
     assert any(_differences(seed) for seed in SEEDS[:200])
 
@@ -182,7 +182,7 @@ def test_limit_is_tight() -> None:
 
 
 def test_random_cases_cover_the_options() -> None:
-    """Every option, every pair of axes that may differ, empty axes and fully masked rows occur among the cases."""
+    """The cases have every option, every pair of axes that may differ, empty axes and fully masked rows."""
     seen: Counter[str] = Counter()
     for seed in SEEDS:
         (q, k, v), options, _ = _case(seed)
@@ -203,7 +203,7 @@ def test_random_cases_cover_the_options() -> None:
 
 @pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
 def test_fifty_digits_agrees_with_the_examples(example: Example) -> None:
-    """The 50-digit evaluation is itself checked against the examples computed by hand."""
+    """The 50-digit evaluation agrees with the examples computed by hand."""
     shapes = reference.sdpa(example.q, example.k, example.v, **example.options)
     computed = _arrays(fifty_digits.sdpa(example.q, example.k, example.v, **example.options), shapes)
     assert disagreements(example, computed) == []

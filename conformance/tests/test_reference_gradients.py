@@ -27,7 +27,7 @@ SMALL: Shape = (2, 4, 3, 4)
 
 
 def data(seed: int = 0, shape: Shape = SMALL, heads: int = 2) -> Arrays:
-    """Normal q, k, v and grad_output."""
+    """Normally distributed q, k, v and grad_output."""
     rng = np.random.default_rng(seed)
     batch, query_heads, rows, keys = shape
     sizes = (
@@ -40,7 +40,7 @@ def data(seed: int = 0, shape: Shape = SMALL, heads: int = 2) -> Arrays:
 
 
 def agree(found: GradExpected, right: dict[str, np.ndarray]) -> bool:
-    """Whether all gradients are there, in their shapes, and equal to CLOSE."""
+    """Whether all gradients are present, in their shapes, and equal to within CLOSE."""
     return found.gradients.keys() == right.keys() and all(
         array.shape == right[name].shape and bool((np.abs(array - right[name]) <= CLOSE).all())
         for name, array in found.gradients.items()
@@ -72,7 +72,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 def test_complex_step(options: dict[str, Any]) -> None:
-    """Each option by itself, with grouped heads, Dv ≠ D and Sq ≠ Sk."""
+    """The formula agrees for each option alone, with grouped heads, Dv ≠ D and Sq ≠ Sk."""
     assert agree(sdpa_grad(*data(), **options), complex_step.sdpa_grad(*data(), **options))
 
 
@@ -115,7 +115,7 @@ def test_groups_are_summed(heads: int) -> None:
 @pytest.mark.slow(1)
 @pytest.mark.parametrize("seed", range(25))
 def test_options_together(seed: int) -> None:
-    """Random combinations of the options."""
+    """The formula agrees for random combinations of the options."""
     rng = np.random.default_rng(seed)
     chosen: dict[str, Any] = {}
     for options in OPTIONS.values():
@@ -131,7 +131,7 @@ def test_options_together(seed: int) -> None:
 
 @pytest.mark.parametrize("name", ["nothing", "softcap and bias", "a fully masked row in a batch"])
 def test_high_precision_differences(name: str) -> None:
-    """Central differences of a 50-digit evaluation, by every third element of every input."""
+    """The formula agrees with central differences of a 50-digit evaluation, for every third element of each input."""
     shape, step, options = (1, 2, 2, 3), mpmath.mpf(10) ** -15, OPTIONS[name]
     options = {n: a[:1, :2, :2, :3] if isinstance(a, np.ndarray) else a for n, a in options.items()}
     q, k, v, grad_output = data(4, shape, heads=1)
@@ -173,13 +173,13 @@ def test_by_hand() -> None:
 
 
 def test_rows_without_a_key_alone() -> None:
-    """Every gradient is zero, bias of minus infinity included."""
+    """Every gradient is zero without any key, also where a bias of minus infinity hides all keys."""
     for options in ({"kv_lengths": np.zeros(2, int)}, {"bias": np.full(SMALL, -np.inf)}):
         assert all(not array.any() for array in sdpa_grad(*data(), **options).gradients.values())
 
 
 def test_a_row_without_a_key_changes_nothing() -> None:
-    """Beside other rows it contributes nothing: the gradients are those of the input without it."""
+    """A row without a key contributes nothing: the gradients are those of the input without it."""
     q, k, v, g = data()
     mask = np.ones((3, 1), bool)
     mask[1] = False
@@ -191,7 +191,7 @@ def test_a_row_without_a_key_changes_nothing() -> None:
 
 
 def test_masked_keys_have_zero_gradients_and_their_values_stay_out() -> None:
-    """NaN in k and v at a masked key reaches no gradient, and its own gradients are zero."""
+    """NaN in k and v at a masked key reaches no gradient, and the key's own gradients are zero."""
     q, k, v, g = data()
     k[:, :, 3], v[:, :, 3] = np.nan, np.nan
     found = sdpa_grad(q, k, v, g, kv_lengths=np.array([3, 3]), softcap=1.0, bias=np.zeros(4))
@@ -211,7 +211,7 @@ def test_a_nan_that_may_be_attended_to_is_not_hidden() -> None:
 
 @pytest.mark.parametrize("shape", [(0, 4, 3, 4), (2, 4, 0, 4), (2, 4, 3, 0)])
 def test_empty_axes(shape: Shape) -> None:
-    """Gradients have the shapes of their inputs, and are zero where nothing is summed."""
+    """Gradients have the shapes of their inputs, and are zero where the sum is empty."""
     arrays = data(0, shape)
     found = sdpa_grad(*arrays, bias=np.zeros((1, 4, 1, 1)))
     for name, array in zip(("grad_q", "grad_k", "grad_v"), arrays, strict=False):
@@ -222,7 +222,7 @@ def test_empty_axes(shape: Shape) -> None:
 
 @pytest.mark.parametrize("change", [lambda g: g[:, :, :2], lambda g: g.astype(np.float32)])
 def test_grad_output_must_fit(change: Any) -> None:
-    """Another shape or dtype than the output's is refused by GRAD-12."""
+    """A grad_output with another shape or dtype than the output is refused by GRAD-12."""
     q, k, v, g = data()
     with pytest.raises(InvalidInput, match="GRAD-12"):
         sdpa_grad(q, k, v, change(g))
@@ -230,13 +230,13 @@ def test_grad_output_must_fit(change: Any) -> None:
 
 @pytest.mark.parametrize("name", ["head_scale", "sinks", "rotary_cos", "past_key", "tree_parents"])
 def test_a_keyword_of_sdpa_alone_is_refused(name: str) -> None:
-    """Its gradients are not in the formula, and numbers without it would be wrong."""
+    """A keyword without gradients in the formula is refused, as ignoring it would give wrong numbers."""
     given: dict[str, Any] = {name: np.ones(2)}
     with pytest.raises(TypeError, match=name):
         sdpa_grad(*data(), **given)
 
 
 def test_the_keywords_are_those_of_the_operator() -> None:
-    """In their order."""
+    """The reference takes the keywords of the operator, in their order."""
     parameters = inspect.signature(sdpa_grad).parameters.values()
     assert tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY) == OPERATORS["sdpa_grad"].keywords

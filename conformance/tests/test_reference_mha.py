@@ -1,4 +1,4 @@
-"""The reference of the layers: the articles' examples, a 50-digit evaluation, every option, what must be refused."""
+"""The reference of the layers: the articles' examples, a 50-digit evaluation, every option, and refusals."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ TWO_HEADS = (3.082310, 3.673321, 3.863222, 3.937140, 1.666667, 1.666667)
     ids=["one head", "pads masked", "two heads"],
 )
 def test_the_example_of_source_002(heads: int, mask: Array | None, numbers: tuple[float, ...]) -> None:
-    """Identity weights: the first coordinate is as printed to 6 decimals, the others are 0."""
+    """With identity weights the first coordinate is as printed to 6 decimals, and the others are 0."""
     output = reference.mha(WORDS, **IDENTITY, heads=heads, mask=mask).output
     np.testing.assert_allclose(output[:, 0], numbers, rtol=0, atol=5e-7)
     assert not output[:, 1:].any()
 
 
 def test_the_pads_of_source_002_by_lengths_or_by_a_bias() -> None:
-    """Masked pads, key lengths and an additive mask of −inf say the same."""
+    """Masked pads, key lengths and an additive mask of −inf give the same."""
     masked = reference.mha(WORDS[None], **IDENTITY, heads=2, mask=np.arange(6) < 4).output
     lengths = reference.mha(WORDS[None], **IDENTITY, heads=2, kv_lengths=np.array([4])).output
     added = reference.mha(WORDS[None], **IDENTITY, heads=2, bias=np.where(np.arange(6) < 4, 0.0, -np.inf)).output
@@ -65,14 +65,14 @@ def test_the_pads_of_source_002_by_lengths_or_by_a_bias() -> None:
 
 
 def test_the_scale_of_source_002_is_rejected() -> None:
-    """With 1/√(model width) two heads give the numbers of one: outside the bound of the right ones."""
+    """With 1/√(model width) two heads give the numbers of one, outside the bound of the right ones."""
     right = reference.mha(WORDS, **IDENTITY, heads=2)
     wrong = reference.mha(WORDS, **IDENTITY, heads=2, scale=1 / np.sqrt(4))
     limit = bounds.bound(right, Options(), "float32", Profile.WIDE).output
     assert shares(wrong.output, right.output, limit, "float32").max() > 1
 
 
-#: Source 001 §4.2: each matrix continues the one before, in steps of 0.1; W^O stands transposed in the article.
+#: Source 001 §4.2: each matrix continues the one before, in steps of 0.1; the article prints W^O transposed.
 X_001 = np.array([[1.0, 2.0, 3.0]])
 PRINTED = [np.arange(6).reshape(3, 2) / 10 + first for first in (0.1, 0.7, 1.3, 1.9, 2.5, 3.1)]
 OUT_001 = (np.arange(12).reshape(3, 4) / 10 + 3.7).T
@@ -96,7 +96,7 @@ def test_the_example_of_source_001() -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_the_published_vector_of_source_001_is_rejected(dtype: str) -> None:
-    """(197.5, 208.7, 220.0) is outside every bound, (234.76, 258.92, 283.08) inside that of float32 and looser ones."""
+    """(197.5, 208.7, 220.0) is outside every bound; (234.76, 258.92, 283.08) is inside those of float32 and looser."""
     found, profile = source_001(), Profile.STORAGE if dtype.endswith("16") else Profile.WIDE
     limit = bounds.bound(found, Options(), dtype, profile).output
     assert shares(np.array([[197.5, 208.7, 220.0]]), found.output, limit, dtype).min() > 1
@@ -126,7 +126,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", OPTIONS)
 def test_the_layer_agrees_with_fifty_digits(name: str, seed: int) -> None:
-    """Output and weights are those of an independent evaluation, within the bound of float64 for one program."""
+    """Output and weights agree with the independent evaluation, within the bound of float64 for one program."""
     named = layer(seed, **OPTIONS[name])
     found = reference.mha(**named)
     output, weights = fifty_digit_layers.mha(**named)
@@ -140,7 +140,7 @@ def test_the_layer_agrees_with_fifty_digits(name: str, seed: int) -> None:
 @pytest.mark.parametrize("pre_norm", [False, True], ids=["post", "pre"])
 @pytest.mark.parametrize("name", ["plain", "self", "fully masked row", "combined"])
 def test_the_sublayer_agrees_with_fifty_digits(name: str, pre_norm: bool, epsilon: float, seed: int) -> None:
-    """Post-norm and pre-norm are those of an independent evaluation."""
+    """Post-norm and pre-norm agree with the independent evaluation."""
     named = {**layer(seed, **OPTIONS[name]), **affine(seed, epsilon=epsilon, pre_norm=pre_norm)}
     found = reference.sublayer(**named)
     limit = bounds.bound(found, Options(bias=named.get("bias")), "float64", Profile.WIDE).output
@@ -152,7 +152,7 @@ def test_the_sublayer_agrees_with_fifty_digits(name: str, pre_norm: bool, epsilo
 
 
 def test_rows_without_a_key_give_the_output_bias() -> None:
-    """MHA-13: output b_o and weights 0."""
+    """(MHA-13) Rows without a key have output b_o and weights 0."""
     named = layer(mask=np.arange(4)[:, None] != 1)
     found = reference.mha(**named)
     assert np.array_equal(found.output[:, 1], np.broadcast_to(named["b_o"], (2, 6)))
@@ -160,19 +160,19 @@ def test_rows_without_a_key_give_the_output_bias() -> None:
 
 
 def test_no_keys_at_all_give_the_output_bias() -> None:
-    """Sk = 0 is a fully masked row, for every row."""
+    """With Sk = 0 every row is fully masked."""
     named = layer(x_kv=np.zeros((2, 0, 3)))
     assert np.array_equal(reference.mha(**named).output, np.broadcast_to(named["b_o"], (2, 4, 6)))
 
 
 def test_averaged_weights_are_the_mean_over_heads() -> None:
-    """MHA-15: (B, Sq, Sk)."""
+    """(MHA-15) Averaged weights are the mean over heads, (B, Sq, Sk)."""
     per_head, averaged = (reference.mha(**layer(average_weights=a)).weights for a in (False, True))
     np.testing.assert_allclose(averaged, per_head.mean(axis=1), rtol=1e-15)
 
 
 def test_unbatched_is_a_batch_of_one() -> None:
-    """MHA-16: without the batch axis in inputs, mask, output and weights, for both operators."""
+    """(MHA-16) Inputs, mask, output and weights lose the batch axis, for both operators."""
     mask = np.random.default_rng(3).random((2, 4, 5)) < 0.7
     named = layer(mask=mask)
     alone = {**named, "x_q": named["x_q"][0], "x_kv": named["x_kv"][0]}
@@ -185,7 +185,7 @@ def test_unbatched_is_a_batch_of_one() -> None:
 
 @pytest.mark.parametrize("pre_norm", [False, True], ids=["post", "pre"])
 def test_sequence_first_swaps_inputs_and_output_only(pre_norm: bool) -> None:
-    """MHA-17: mask and weights stay (B, H, Sq, Sk)."""
+    """(MHA-17) Mask and weights stay (B, H, Sq, Sk)."""
     named = layer(mask=np.random.default_rng(3).random((2, 1, 4, 5)) < 0.7)
     turned = {**named, **{n: named[n].swapaxes(0, 1) for n in ("x_q", "x_kv")}, "sequence_first": True}
     whole, first = reference.mha(**named), reference.mha(**turned)
@@ -196,7 +196,7 @@ def test_sequence_first_swaps_inputs_and_output_only(pre_norm: bool) -> None:
 
 
 def test_each_head_is_sdpa_of_its_columns() -> None:
-    """MHA-5, MHA-6, MHA-11: head h is columns h·D … of the projections and of the combined heads."""
+    """(MHA-5, MHA-6, MHA-11) Head h is columns h·D … of the projections and of the combined heads."""
     named = layer(w_o=None, b_o=None)
     found = reference.mha(**named)
     for h in range(2):
@@ -210,7 +210,7 @@ def test_each_head_is_sdpa_of_its_columns() -> None:
 
 
 def test_post_norm_normalises_the_sum_and_pre_norm_keeps_x() -> None:
-    """SUB-1, SUB-2: with an output projection of zeros, LayerNorm(x) and x itself."""
+    """(SUB-1, SUB-2) With an output projection of zeros post-norm gives LayerNorm(x) and pre-norm x itself."""
     named = layer(w_o=np.zeros((6, 6)), b_o=None)
     x, norm = named["x_q"], affine(gamma=np.ones(6), beta=np.zeros(6), epsilon=1e-30)
     post = reference.sublayer(**named, **norm).output
@@ -219,7 +219,7 @@ def test_post_norm_normalises_the_sum_and_pre_norm_keeps_x() -> None:
 
 
 def test_a_row_of_equal_numbers_is_normalised_to_beta() -> None:
-    """SUB-5: epsilon keeps 0 / 0 away."""
+    """(SUB-5) Epsilon prevents 0 / 0."""
     norm = affine()
     found = reference.layer_norm(np.full((1, 2, 6), 7.5), norm["gamma"], norm["beta"], 1e-5)
     assert np.array_equal(found.result, np.broadcast_to(norm["beta"], (1, 2, 6)))
@@ -253,7 +253,7 @@ INVALID: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", INVALID)
 def test_what_does_not_fit_is_refused_by_its_clause(name: str) -> None:
-    """MHA-19 to MHA-22, for both operators."""
+    """(MHA-19 to MHA-22) Arguments that do not fit are refused by their clause, for both operators."""
     clause, changes = INVALID[name]
     for call in (reference.mha, lambda **named: reference.sublayer(**named, **affine())):
         with pytest.raises(InvalidInput) as caught:
@@ -267,7 +267,7 @@ def test_what_does_not_fit_is_refused_by_its_clause(name: str) -> None:
     ids=["gamma", "beta", "width of the output"],
 )
 def test_a_sublayer_that_does_not_fit_is_refused(changes: dict[str, Any]) -> None:
-    """SUB-10."""
+    """(SUB-10) Parameters of a sublayer that do not fit are refused."""
     with pytest.raises(InvalidInput) as caught:
         reference.sublayer(**{**layer(), **affine(), **changes})
     assert caught.value.clause == "SUB-10"

@@ -15,7 +15,7 @@ from attention_conformance.conformance.tests import complex_step_layers
 #: Largest difference from the complex step, for data of order 1: sums of some hundred terms, each rounded at 2^-53.
 CLOSE = 1e-12
 
-#: B, Sq, Sk, E, Ekv, D, Dv and Eo of the inputs here, in two heads.
+#: B, Sq, Sk, E, Ekv, D, Dv and Eo of the inputs here, with two heads.
 SIZES = {"b": 2, "sq": 3, "sk": 4, "e": 3, "ekv": 2, "d": 2, "dv": 3, "eo": 5}
 HEADS = 2
 
@@ -28,7 +28,7 @@ HIDING[0, :, 1], HIDING[1, 1, 2], HIDING[:, :, :, 2] = False, False, False
 
 
 def call(seed: int = 0, *, cross: bool = False, biases: str = "", project: bool = True, **given: Any) -> dict[str, Any]:
-    """All keywords of a call; ``biases`` are letters of q, k, v and o, ``given`` any options."""
+    """All keywords of a call; ``biases`` are letters of q, k, v and o, ``given`` are further options."""
     s, rng = {**SIZES, **({} if cross else {"sk": SIZES["sq"], "ekv": SIZES["e"]})}, np.random.default_rng(seed)
     columns = {"q": HEADS * s["d"], "k": HEADS * s["d"], "v": HEADS * s["dv"], "o": s["eo"]}
     rows = {"q": s["e"], "k": s["ekv"], "v": s["ekv"], "o": HEADS * s["dv"]}
@@ -44,7 +44,7 @@ def call(seed: int = 0, *, cross: bool = False, biases: str = "", project: bool 
 
 
 def agree(found: LayerGradExpected, right: dict[str, np.ndarray]) -> bool:
-    """Whether all gradients are there, in their order and shapes, and equal to CLOSE."""
+    """Whether all gradients are present, in their order and shapes, and equal to within CLOSE."""
     return list(found.gradients) == list(right) and all(
         array.shape == right[name].shape and bool((np.abs(array - right[name]) <= CLOSE).all())
         for name, array in found.gradients.items()
@@ -79,7 +79,7 @@ CALLS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("given", CALLS.values(), ids=CALLS.keys())
 def test_complex_step(given: dict[str, Any]) -> None:
-    """Each option by itself, with two heads and all widths different."""
+    """The formula agrees for each option alone, with two heads and all widths different."""
     named = call(**given)
     assert agree(mha_grad(**named), complex_step_layers.mha_grad(**named))
 
@@ -95,7 +95,7 @@ def test_bias_is_summed_over_broadcast_axes(axes: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("cross", [False, True])
 def test_unbatched(cross: bool) -> None:
-    """Inputs without a batch axis, with a bias (H, Sq, Sk)."""
+    """The formula agrees for inputs without a batch axis, with a bias (H, Sq, Sk)."""
     named = call(3, cross=cross, biases="qkvo")
     named |= {name: named[name][0] for name in ("x_q", "x_kv", "grad_output") if name in named}
     named["bias"] = np.random.default_rng(4).standard_normal((HEADS, 3, 4 if cross else 3))
@@ -106,7 +106,7 @@ def test_unbatched(cross: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_options_together(seed: int) -> None:
-    """Random combinations of the options in self-attention."""
+    """The formula agrees for random combinations of the options in self-attention."""
     rng = np.random.default_rng(seed)
     chosen: dict[str, Any] = {}
     for given in CALLS.values():
@@ -146,7 +146,7 @@ def test_by_hand() -> None:
 
 
 def test_a_row_without_a_key_reaches_the_output_bias_alone() -> None:
-    """With no key at all, the sum of grad_output is the gradient of b_o, and every other gradient is zero."""
+    """With no key at all the gradient of b_o is the sum of grad_output, and every other gradient is zero."""
     named = call(biases="qkvo", kv_lengths=np.zeros(2, int))
     found = mha_grad(**named).gradients
     np.testing.assert_allclose(found.pop("grad_b_o"), named["grad_output"].sum(axis=(0, 1)), rtol=1e-12)
@@ -154,7 +154,7 @@ def test_a_row_without_a_key_reaches_the_output_bias_alone() -> None:
 
 
 def test_padded_rows_have_zero_gradients() -> None:
-    """What is padded has a gradient of zero, and its values change no other gradient."""
+    """A padded row has a gradient of zero, and its values change no other gradient."""
     named = call(cross=True, biases="qkvo", kv_lengths=np.array([3, 2]))
     found = mha_grad(**named)
     assert found.grad_x_kv is not None
@@ -168,7 +168,7 @@ def test_padded_rows_have_zero_gradients() -> None:
 
 @pytest.mark.parametrize("empty", ["x_q", "x_kv"])
 def test_empty_axes(empty: str) -> None:
-    """Without rows or without keys gradients have the shapes of their inputs, and are zero."""
+    """Without rows or keys gradients have the shapes of their inputs, and are zero."""
     named = call(cross=True, biases="qkv")
     named[empty] = named[empty][:, :0]
     if empty == "x_q":
@@ -180,7 +180,7 @@ def test_empty_axes(empty: str) -> None:
 
 @pytest.mark.parametrize("change", [lambda g: g[:, :2], lambda g: g.astype(np.float32), lambda g: g[..., :3]])
 def test_grad_output_must_fit(change: Any) -> None:
-    """Another shape or dtype than the output's is refused by GRAD-27."""
+    """A grad_output with another shape or dtype than the output is refused by GRAD-27."""
     named = call()
     named["grad_output"] = change(named["grad_output"])
     with pytest.raises(InvalidInput, match="GRAD-27"):

@@ -1,4 +1,4 @@
-"""The reference gives what the node tests of the onnx package expect of ``Attention``, or a clause says why not."""
+"""The reference gives the expected results of onnx's node tests of ``Attention``, or a clause says why not."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ NODES = pytest.mark.parametrize("node", TESTS, ids=lambda node: node.name)
 
 
 def _listed() -> dict[str, str]:
-    """The tests of the installed release that are listed as different, with their clause."""
+    """The listed differences of the installed release, with their clause."""
     installed = Version(onnx.__version__)
     active = [entry for entry in DIFFERENCES if "before" not in entry or installed < Version(entry["before"])]
     return {name: entry["clause"] for entry in active for name in entry["tests"]}
 
 
 def _differences(node: NodeTest) -> list[str]:
-    """Names of the node's outputs that the reference does not give."""
+    """Names of the node's outputs that the reference does not reproduce."""
     call = translate(node)
     expected = reference.sdpa(call.q, call.k, call.v, **call.options)
     limit = limits(expected, UNIT[str(call.q.dtype)], **call.options)
@@ -57,7 +57,7 @@ def _differences(node: NodeTest) -> list[str]:
 
 @NODES
 def test_reference_agrees_or_says_why(node: NodeTest) -> None:
-    """Every output of the node is the reference's, unless the test is listed as different; then it must differ."""
+    """Every output of a node equals the reference's, or the test is listed as different and does differ."""
     different, listed = _differences(node), _listed()
     if node.name in listed:
         assert different, f"{node.name} agrees now: remove it from {DATA.name}"
@@ -67,7 +67,7 @@ def test_reference_agrees_or_says_why(node: NodeTest) -> None:
 
 @NODES
 def test_comparison_can_fail(node: NodeTest) -> None:
-    """A shipped output with one element moved is noticed: by 10 % of the largest, or 1 % in float32."""
+    """A shipped output with one element moved by 10 % of the largest, or 1 % in float32, is noticed."""
     if not node.outputs["output"].size:
         pytest.skip("this node test has an empty output: there is no element to move")
     moved = node.outputs["output"].astype(np.float64)
@@ -90,7 +90,7 @@ def test_differences_name_tests_and_clauses() -> None:
 
 
 def test_unknown_attributes_are_refused() -> None:
-    """A node test with an attribute that the translation does not know is an error, not ignored."""
+    """A node test with an attribute that the translation does not know raises."""
     from onnx.backend.test.case.node import _NodeTestCases
 
     from attention_conformance.conformance.tests import onnx_nodes

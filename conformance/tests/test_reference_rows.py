@@ -1,4 +1,4 @@
-"""Some rows of the reference: what long outputs are checked by."""
+"""Rows of the reference that are computed alone, to check long outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_rows_are_the_rows_of_the_whole(name: str) -> None:
-    """Some rows, recomputed alone, are what they are in the whole output, whatever the options."""
+    """Rows computed alone equal those of the whole output, whatever the options."""
     inputs, whole = all_cases()[name].inputs("float32"), all_cases()[name].expected("float32").output
     options = {n: v for n, v in inputs.keywords.items() if not n.startswith("return_")}
     rows = np.array([0, 7, 16])

@@ -1,4 +1,4 @@
-"""What the 50-digit evaluation cannot check of the reference: NaN, infinities, refusals, and single rows."""
+"""Checks of the reference that the 50-digit evaluation cannot make: NaN, infinities, refusals, and single rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _output(q: Array, k: Array, v: Array, **options: Any) -> Array:
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("where", ["k", "v", "bias"])
 def test_masked_poison_stays_out(where: str, poison: float) -> None:
-    """SDPA-22: NaN or infinity in k, v or bias at a masked key does not reach the row that masks it."""
+    """(SDPA-22) NaN or infinity in k, v or bias at a masked key does not reach the row that masks it."""
     q, k, v = _inputs()
     bias = np.zeros((2, 4, 2, 4))
     clean = _output(q, k, v, bias=bias)
@@ -40,7 +40,7 @@ def test_masked_poison_stays_out(where: str, poison: float) -> None:
 
 
 def test_masked_values_do_not_matter() -> None:
-    """SDPA-21: other finite values of k and v at a masked key change nothing in the row that masks it."""
+    """(SDPA-21) Other finite values of k and v at a masked key change nothing in the row that masks it."""
     q, k, v = _inputs()
     clean = _output(q, k, v)
     k[:, :, MASKED], v[:, :, MASKED] = 1e6, -1e6
@@ -50,7 +50,7 @@ def test_masked_values_do_not_matter() -> None:
 
 
 def test_nan_in_a_query_reaches_its_row() -> None:
-    """SDPA-23: NaN in a query row makes every output element of that row NaN, and no other."""
+    """(SDPA-23) NaN in a query row makes every output element of that row NaN, and no other."""
     q, k, v = _inputs()
     q[1, 2, 0, 1] = np.nan
     nan = np.isnan(_output(q, k, v))
@@ -59,7 +59,7 @@ def test_nan_in_a_query_reaches_its_row() -> None:
 
 
 def test_nan_in_an_allowed_key_reaches_the_rows_that_see_it() -> None:
-    """SDPA-23: NaN in a key reaches every output element of the rows, of all heads of its group, that allow it."""
+    """(SDPA-23) NaN in a key reaches every output element of the rows, in all heads of its group, that allow it."""
     q, k, v = _inputs()
     k[0, 1, MASKED, 0] = np.nan
     nan = np.isnan(_output(q, k, v))
@@ -68,7 +68,7 @@ def test_nan_in_an_allowed_key_reaches_the_rows_that_see_it() -> None:
 
 
 def test_nan_in_a_value_reaches_its_column() -> None:
-    """SDPA-23: NaN in v[j, d] reaches output element d, even where the weight of key j underflows to 0."""
+    """(SDPA-23) NaN in v[j, d] reaches output element d, even where the weight of key j underflows to 0."""
     q, k, v = _inputs()
     q[...], k[...] = 0, 0
     q[..., 0], k[:, :, ALLOWED, 0] = 1, -5000
@@ -82,7 +82,7 @@ def test_nan_in_a_value_reaches_its_column() -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 def test_smallest_bias_is_not_a_mask(dtype: str) -> None:
-    """SDPA-24: a row whose biases all equal the smallest number of the dtype is not empty."""
+    """(SDPA-24) A row whose biases all equal the smallest number of the dtype is not empty."""
     q, k, v = _inputs(dtype)
     bias = np.full((2, 4), np.finfo(dtype).min, dtype)
     expected = reference.sdpa(q, k, v, bias=bias)
@@ -92,7 +92,7 @@ def test_smallest_bias_is_not_a_mask(dtype: str) -> None:
 
 
 def test_inputs_are_not_modified() -> None:
-    """SDPA-28: the reference leaves its inputs as they were."""
+    """(SDPA-28) The reference does not modify its inputs."""
     q, k, v = _inputs()
     bias = np.where(MASK, 0.5, -np.inf)
     before = [array.copy() for array in (q, k, v, bias)]
@@ -113,14 +113,14 @@ def test_inputs_are_not_modified() -> None:
     ],
 )
 def test_shapes_that_do_not_agree_are_refused(clause: str, shapes: tuple[tuple[int, ...], ...]) -> None:
-    """SDPA-31 to SDPA-34: shapes that do not fit together raise an exception that names the clause."""
+    """(SDPA-31 to SDPA-34) Shapes that do not fit together raise an exception that names the clause."""
     with pytest.raises(reference.InvalidInput) as raised:
         reference.sdpa(*(np.zeros(shape) for shape in shapes))
     assert raised.value.clause == clause
 
 
 def test_dtypes_that_differ_are_refused() -> None:
-    """SDPA-35: q, k and v of different dtypes raise an exception that names the clause."""
+    """(SDPA-35) q, k and v of different dtypes raise an exception that names the clause."""
     q, k, v = _inputs()
     with pytest.raises(reference.InvalidInput) as raised:
         reference.sdpa(q, k, v.astype(np.float32))
@@ -130,7 +130,7 @@ def test_dtypes_that_differ_are_refused() -> None:
 @pytest.mark.parametrize("shape", [(3,), (3, 4), (2, 2, 4), (4, 4, 2, 4), (1, 2, 4, 2, 4)])
 @pytest.mark.parametrize("name", ["mask", "bias"])
 def test_mask_that_does_not_fit_is_refused(name: str, shape: tuple[int, ...]) -> None:
-    """SDPA-36: a mask or bias that cannot be broadcast raises an exception that names the clause."""
+    """(SDPA-36) A mask or bias that cannot be broadcast raises an exception that names the clause."""
     array = np.ones(shape, bool) if name == "mask" else np.zeros(shape)
     with pytest.raises(reference.InvalidInput) as raised:
         reference.sdpa(*_inputs(), **{name: array})  # type: ignore[arg-type]
@@ -150,7 +150,7 @@ def test_mask_that_does_not_fit_is_refused(name: str, shape: tuple[int, ...]) ->
     ids=lambda options: "-".join(options) or "plain",
 )
 def test_single_rows_are_those_of_the_whole(rows: list[int], options: dict[str, Any]) -> None:
-    """With ``rows`` only those query rows are computed, and they are the rows of the full result."""
+    """With ``rows`` only those query rows are computed, and they equal the rows of the full result."""
     rng = np.random.default_rng(3)
     q, k, v = (rng.normal(size=shape) for shape in ((2, 2, 5, 3), (2, 1, 4, 3), (2, 1, 4, 2)))
     whole = reference.sdpa(q, k, v, **options)

@@ -1,4 +1,4 @@
-"""The reference gives what PyTorch's attention gives on the samples that PyTorch tests it with."""
+"""The reference agrees with PyTorch's attention on the samples that PyTorch uses in its own tests."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ UNIT = 2.0**-53
 
 
 def _samples() -> list[Any]:
-    """PyTorch's samples in float64, without those that drop weights at random."""
+    """PyTorch's samples in float64, without those that use dropout."""
     torch.manual_seed(0)
     found = sample_inputs(None, "cpu", torch.float64, False)
     return [sample for sample in found if not sample.kwargs.get("dropout_p")]
 
 
 def _four_axes(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """PyTorch's (B, S, D) has one head; its batch and head axes are broadcast."""
+    """PyTorch's arrays with four axes: (B, S, D) gets one head; batch and head axes are broadcast."""
     with_head = array[:, None] if len(shape) == 3 else array
     return np.broadcast_to(with_head, (*((*shape[:1], 1) if len(shape) == 3 else shape[:2]), *array.shape[-2:]))
 
@@ -39,7 +39,7 @@ def _four_axes(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 @pytest.mark.parametrize("chosen", ["math", "default"])
 @pytest.mark.parametrize("index", range(len(_samples())))
 def test_reference_agrees_with_pytorch(index: int, chosen: str) -> None:
-    """In float64 both the plain kernel and the one PyTorch chooses give the reference, to the roundings of both."""
+    """In float64 the plain kernel and the one PyTorch chooses both agree with the reference, to their roundings."""
     sample = _samples()[index]
     tensors = (sample.input, *sample.args)
     options: dict[str, Any] = {"is_causal": sample.kwargs["is_causal"]}

@@ -1,4 +1,4 @@
-"""Scripts of the built-in implementations: they compute what is judged, and every deviation on record shows in one."""
+"""Scripts of the built-in implementations: they agree with the judge, and every recorded deviation shows in one."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ from attention_conformance.impls.select import builtin
 
 pytestmark = pytest.mark.slow(120)
 
-#: Lengths that are long enough for several tiles, and too long to be tried here.
+#: Lengths that are long enough for several tiles, and lengths too long to be tried here.
 TILES, LONG = 16, 1000
 
-#: Implementations that are compiled or traced for each case are tried on every third, or every sixth of a layer's,
-#: which are larger; those that take seconds on one.
+#: Implementations that are compiled or traced for each case are tried on every third case, or every sixth of a layer,
+#: as those are larger; implementations that take seconds are tried on one.
 TRACED = ("torch-flex", "jax-*")
 PACKED = ("varlen", "varlen_grad", "paged")
 STEPS = {
@@ -84,7 +84,7 @@ ONE = {
 
 
 def features(case: AnyCase) -> set[str]:
-    """What makes a difference to a script, besides the dtype; an invalid call may lack what it names."""
+    """Features of a case, other than the dtype, that change its script; an invalid call may lack its own features."""
     if case.invalid:
         return {f"refused by {case.clauses[0]}"}
     found = {*case.keywords, f"{case.memory} {sorted(case.keywords) if case.memory != 'contiguous' else ''}"}
@@ -96,20 +96,20 @@ def features(case: AnyCase) -> set[str]:
     found |= {f"stored as {case.stored}"} if isinstance(case, PagedCase) else set()
     found |= lengths(case) if isinstance(case, PackedCase) else set()
     found |= forms(case) if isinstance(case.shape, LayerShape) else set()
-    found |= {str(case.dtypes)} if case.operator in (MERGE.name, MERGE_GRAD.name) else set()  # with hardly a keyword
+    found |= {str(case.dtypes)} if case.operator in (MERGE.name, MERGE_GRAD.name) else set()  # few have keywords
     found |= {"several tiles"} if case.shape.sk > TILES else set()
     found |= {"many options"} if len(case.keywords) > len(OPERATORS[case.operator].keywords) / 2 else set()
     return found | ({"nothing"} if case.zeros else set())
 
 
 def lengths(case: PackedCase) -> set[str]:
-    """What makes a difference to packs: empty sequences, other lengths of queries and keys; and dtypes."""
+    """Features of packs that change a script: empty sequences, unequal lengths of queries and keys; and dtypes."""
     queries, keys = case.shape.q_lengths, case.shape.k_lengths
     return {str(case.dtypes), f"no queries {0 in queries}", f"no keys {0 in keys}", f"equal lengths {queries == keys}"}
 
 
 def forms(case: AnyCase) -> set[str]:
-    """What makes a difference to a layer: ranks, other widths, masks that are padding; and dtypes, as cases are few."""
+    """Features of layers that change a script: ranks, widths, padding masks; and dtypes, as cases are few."""
     keywords, s = case.inputs(case.dtypes[0]).keywords, case.shape
     found = {str(case.dtypes), *(["unbatched"] if s.unbatched else [])}
     found |= {"another width"} if s.e != s.ekv else set()
@@ -122,9 +122,9 @@ def forms(case: AnyCase) -> set[str]:
 
 @functools.cache
 def sample(operator: str = "sdpa") -> tuple[tuple[str, str], ...]:
-    """Cases of an operator that have every feature and dtype, each the one with the most that none before it has.
+    """Cases that have every feature and dtype of an operator, each chosen for the most features not covered before.
 
-    Of its dtypes each is taken in the one that is rarest so far.
+    Each case is taken in the dtype that is rarest so far.
     """
     cases = [case for case in every_case().values() if case.operator == operator]
     shown = {case.name: features(case) for case in cases if max(case.shape.sq, case.shape.sk) < LONG}
@@ -139,7 +139,7 @@ def sample(operator: str = "sdpa") -> tuple[tuple[str, str], ...]:
 
 
 def jobs() -> list[Job]:
-    """What is tried: the installed implementations on what they may support."""
+    """Jobs to try: the installed implementations on cases that they may support."""
     found: list[Job] = []
     for each in builtin().values():
         if each.missing() or "cpu" not in each.devices or each.operator not in ONE:
@@ -153,11 +153,11 @@ def jobs() -> list[Job]:
     return found
 
 
-# What is on record.
+# Recorded deviations.
 
 
 def in_force(record: Deviation) -> bool:
-    """Whether the record speaks of the installed version, and of the CPU."""
+    """Whether the record applies to the installed version, and to the CPU."""
     try:
         versions = {record.package: metadata.version(record.package), PROCESSOR: processor()}
     except metadata.PackageNotFoundError:
@@ -166,7 +166,7 @@ def in_force(record: Deviation) -> bool:
 
 
 def example(record: Deviation) -> Job | None:
-    """An implementation, case and dtype of a record: not an export if there is another, as exports take seconds."""
+    """An implementation, case and dtype of a record; no export if there is another, as exports take seconds."""
     found = [
         (each, case.name, dtype)
         for each in builtin().values()
@@ -181,35 +181,35 @@ def example(record: Deviation) -> Job | None:
 EXAMPLES = {record.id: example(record) for record in read().deviations if in_force(record)}
 RECORDS = {record.id: record for record in read().deviations if EXAMPLES.get(record.id) is not None}
 
-#: Records of what shows at times, and of wrong numbers that are what the memory held: a script's process has others.
+#: Records that show at times, and records of uninitialised memory, which is different in a script's process.
 AT_TIMES = {name for name, record in RECORDS.items() if record.seen}
 UNWRITTEN = {"flex-compiled-eight-keys"} & RECORDS.keys()
 
-#: Processes in which the script of such a record may fail: of six that were tried two had the right numbers.
+#: Processes in which such a script may fail: of six tried, two had the right numbers.
 PROCESSES = 10
 
 
 def concerns(records: Iterable[str], result: Result) -> bool:
-    """Whether one of some records is of a result."""
+    """Whether one of some records covers a result."""
     return any(RECORDS[name].covers(result.implementation, "cpu", result.dtype, result.case) for name in records)
 
 
-# What comes of it.
+# Outcomes of the scripts.
 
 
 @dataclass(frozen=True)
 class Run:
-    """The scripts, and what came of them; that of a crash is not among the latter."""
+    """The scripts, and the outcomes of those that are not of a crash."""
 
     scripts: dict[Job, Written]
     ran: dict[Job, Ran]
 
     def of(self, name: str) -> list[tuple[Written, Ran]]:
-        """The scripts of an implementation that were run, with what came of them."""
+        """The scripts of an implementation that were run, with their outcomes."""
         return [(self.scripts[job], ran) for job, ran in self.ran.items() if job[0].name == name]
 
     def example(self, record: str) -> tuple[Written, Ran]:
-        """The script of a record, with what came of it."""
+        """The script of a record, with its outcome."""
         job = EXAMPLES[record]
         assert job is not None
         return self.scripts[job], self.ran[job] if job in self.ran else Ran(alone(self.scripts[job].path), "")
@@ -217,7 +217,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """All of them, each library in one process, so that it is imported and warmed up once."""
+    """All jobs, with each library in one process, so that it is imported and warmed up once."""
     wanted = dict.fromkeys((*jobs(), *filter(None, EXAMPLES.values())))
     return Run(*written_and_run(wanted, tmp_path_factory.mktemp("scripts")))
 
@@ -226,7 +226,7 @@ each_implementation = pytest.mark.parametrize("name", sorted({job[0].name for jo
 
 
 def records(*failures: Failure) -> pytest.MarkDecorator:
-    """A test for each record of these failures, of what shows in every call."""
+    """A test for each record of these failures that shows in every call."""
     names = [name for name, each in RECORDS.items() if each.failure in failures and name not in AT_TIMES]
     return pytest.mark.parametrize("record", names)
 
@@ -242,7 +242,7 @@ def keywords(cases: Iterable[AnyCase]) -> set[str]:
     ids=lambda operator: operator.name,
 )
 def test_the_sample_has_everything(operator: Operator) -> None:
-    """Every dtype, and every keyword and layout that an operator is tried with; for sdpa these are all there are."""
+    """The sample has every dtype, keyword and layout of the operator's cases; for sdpa these are all that exist."""
     chosen = [every_case()[name] for name, _ in sample(operator.name)]
     cases = [case for case in every_case().values() if case.operator == operator.name]
     assert keywords(chosen) == keywords(cases)
@@ -254,14 +254,14 @@ def test_the_sample_has_everything(operator: Operator) -> None:
 
 
 def test_there_are_records() -> None:
-    """Of functions and of layers, by value, and by what ends the process."""
+    """There are records of functions and of layers, and records by value."""
     assert {case for job in EXAMPLES.values() if job for case in [every_case()[job[1]].operator]} >= {"sdpa", "mha"}
     assert Failure.VALUE in {record.failure for record in RECORDS.values()}
 
 
 @each_implementation
 def test_scripts_say_what_the_suite_says(everything: Run, name: str) -> None:
-    """Exit code 0 where the implementation is right, 1 where it is wrong."""
+    """The exit code is 0 where the implementation is right, and 1 where it is wrong."""
     assert everything.of(name)
     for script, ran in everything.of(name):
         right = script.result.reason == NOTHING_WRONG
@@ -271,7 +271,7 @@ def test_scripts_say_what_the_suite_says(everything: Run, name: str) -> None:
 
 @each_implementation
 def test_scripts_find_the_values_that_were_judged(everything: Run, name: str) -> None:
-    """Right or wrong, by the same numbers, to all the digits that are printed, which are those of float32."""
+    """Values, right or wrong, are the same to all printed digits, which are those of float32."""
     for script, ran in everything.of(name):
         same = ran.values == [shown(element) for element in script.elements]
         assert same or concerns(AT_TIMES | UNWRITTEN, script.result), script.path
@@ -279,7 +279,7 @@ def test_scripts_find_the_values_that_were_judged(everything: Run, name: str) ->
 
 @each_implementation
 def test_scripts_stand_alone(everything: Run, name: str) -> None:
-    """They import nothing of this suite; and ml_dtypes only where NumPy arrays of a dtype that it has not are given."""
+    """Scripts do not import this suite, and ml_dtypes only for NumPy arrays of a dtype that NumPy lacks."""
     for script, _ in everything.of(name):
         used = imported(script.path.read_text(encoding="utf-8"))
         assert OWN not in used
@@ -298,7 +298,7 @@ def imported(source: str) -> set[str]:
 
 @each_implementation
 def test_scripts_are_readable(everything: Run, name: str) -> None:
-    """No line is wider than a screen, and the first one says whose script it is."""
+    """No line is wider than a screen, and the first one names the implementation."""
     for script, _ in everything.of(name):
         lines = script.path.read_text(encoding="utf-8").splitlines()
         assert max(map(len, lines)) <= WIDTH, script.path
@@ -307,7 +307,7 @@ def test_scripts_are_readable(everything: Run, name: str) -> None:
 
 @records(*Failure)
 def test_the_script_of_a_deviation_fails(everything: Run, record: str) -> None:
-    """With exit code 1, or with the one of a process that dies; where memory decides, in one process of several."""
+    """The exit code is 1 or that of a process that dies; where memory decides, it is so in one process of several."""
     script, ran = everything.example(record)
     assert script.result.failure is RECORDS[record].failure
     code, more = ran.code, PROCESSES if record in UNWRITTEN else 0
@@ -318,7 +318,7 @@ def test_the_script_of_a_deviation_fails(everything: Run, record: str) -> None:
 
 @records(Failure.ERROR)
 def test_the_script_of_a_deviation_raises_what_was_raised(everything: Run, record: str) -> None:
-    """The last line of the traceback names the exception, maybe with its module; ONNX Runtime has two names for one."""
+    """The traceback ends with the exception's name, maybe with its module; ONNX Runtime has two names for one."""
     script, ran = everything.example(record)
     assert script.reply is not None
     raised = re.compile(rf"^([\w.]+\.)?{re.escape(script.reply.text.partition(':')[0])}: ", re.MULTILINE)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def of_each_framework() -> list[Deviation]:
-    """The first record in force of each framework that is installed; no export, which takes seconds, and no plug-in."""
+    """The first record in force of each installed framework, without slow exports and without plug-ins."""
     found: dict[Framework, Deviation] = {}
     for record in read().deviations:
         implementation = builtin().get(example(record)[0])
@@ -36,7 +36,7 @@ def of_each_framework() -> list[Deviation]:
 def test_the_command_of_a_record_prints_a_script_that_fails(
     record: Deviation, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """What is printed runs by itself, without this suite, and ends with 1."""
+    """The printed script runs by itself, without this suite, and ends with 1."""
     program, *arguments = script_command(record).split()
     assert program == "attention-conformance"
     assert main(arguments) == 0
@@ -49,13 +49,13 @@ def test_the_command_of_a_record_prints_a_script_that_fails(
 
 
 def test_a_case_that_passes_has_no_script(capfd: pytest.CaptureFixture[str]) -> None:
-    """Exit code 1, with a comment, so that nothing is taken for a script that fails."""
+    """The exit code is 1 and the output a comment, so that it is not taken for a script that fails."""
     assert main(["script", "--impl", "numpy-eager", "--case", "plain"]) == 1
     assert capfd.readouterr().out == ("# numpy-eager, case plain in float32: passed; there is no failure to show\n")
 
 
 def test_an_unsupported_case_has_no_script(capfd: pytest.CaptureFixture[str]) -> None:
-    """Why it is not run is told."""
+    """The reason why the case does not run is printed."""
     assert main(["script", "--impl", "numpy-tiled", "--case", "weights"]) == 1
     assert "numpy-tiled, case weights in float32: unsupported: no keyword return_weights" in capfd.readouterr().out
 
@@ -72,7 +72,7 @@ def test_an_unsupported_case_has_no_script(capfd: pytest.CaptureFixture[str]) ->
     ],
 )
 def test_a_choice_that_cannot_be_run_ends_with_2(arguments: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """One sentence says why, with the nearest name; nothing is printed."""
+    """One sentence says why, with the nearest name, and no script is printed."""
     assert main(["script", *arguments.split()]) == 2
     printed = capfd.readouterr()
     assert not printed.out
@@ -81,7 +81,7 @@ def test_a_choice_that_cannot_be_run_ends_with_2(arguments: str, said: str, capf
 
 
 def test_a_plug_in_has_scripts_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A user's own function is run as ``pytest conformance`` runs it."""
+    """A user's own function runs as in ``pytest conformance``."""
     (tmp_path / "mine.py").write_text("def attention(q, k, v):\n    return v\n")
     assert main(["script", "--impl", f"{tmp_path / 'mine.py'}:attention", "--case", "plain"]) == 0
     assert "a result of another shape" in " ".join(capfd.readouterr().out.replace("\n# ", " ").split())

@@ -1,4 +1,4 @@
-"""The words of a script: its name, its head, what it checks, and what has none."""
+"""The text of a script: its name, its head, its checks, and failures that have none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.select import builtin, plug_in
 
-#: Of the process, not of the results: what a call changes or takes there is not seen in a script of its own.
+#: Failures about the process: a script in its own process does not show what a call changes or takes.
 UNSHOWN = (Failure.STATE, Failure.MEMORY)
 SHOWN = [failure for failure in Failure if failure not in (Failure.STALE, *UNSHOWN)]
 
@@ -43,7 +43,7 @@ def result(failure: Failure | None = Failure.VALUE, case: str = "scale-negative"
 
 
 def script(failure: Failure = Failure.VALUE, case: str = "scale-negative", name: str = "torch-sdpa") -> str:
-    """The script of a failure, with elements if it is one of values."""
+    """The script of a failure, with elements if the failure is by value."""
     elements = ELEMENTS if failure is Failure.VALUE else ()
     return text(result(failure, case, name), target(name), every_case()[case], elements, VERSIONS)
 
@@ -67,12 +67,12 @@ def head(source: str) -> str:
     ],
 )
 def test_a_script_is_named_after_what_it_is_of(name: str, device: str, wanted: str) -> None:
-    """Implementation, device if it is not the CPU, dtype and case, in letters that every system takes."""
+    """The name has implementation, device unless it is the CPU, dtype and case, in portable characters."""
     assert file_name(target(name, device=device), all_cases()["plain"]) == wanted
 
 
 def test_functions_of_one_name_in_two_folders_get_two_scripts(tmp_path: Path) -> None:
-    """The path is too long for a name and tells them apart nevertheless."""
+    """The path is too long for the name, and still makes the names different."""
     names = []
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
@@ -84,14 +84,14 @@ def test_functions_of_one_name_in_two_folders_get_two_scripts(tmp_path: Path) ->
 
 
 def test_a_name_is_no_longer_than_systems_allow() -> None:
-    """However long that of the implementation and of the case."""
+    """The name is cut, however long the names of implementation and case are."""
     case = replace(all_cases()["plain"], name="long" * 100)
     assert len(file_name(target(f"{'package.' * 40}kernels:attention"), case)) < 200
 
 
 @pytest.mark.parametrize(("framework", "words"), [("torch", "torch.autograd.grad(attention("), ("jax", "jax.vjp(")])
 def test_gradients_by_differentiation_differentiate_the_function(framework: str, words: str) -> None:
-    """A script of what autograd makes of a function imports the function, and differentiates it itself."""
+    """A script for gradients by autograd imports the function and differentiates it itself."""
     text = script(Failure.SHAPE, "grad-shapes", f"package.kernels:attention@{framework}+gradients")
     assert "from package.kernels import attention" in text
     assert words in text
@@ -102,7 +102,7 @@ def test_gradients_by_differentiation_differentiate_the_function(framework: str,
 
 
 def test_the_head_says_what_is_wrong() -> None:
-    """Implementation, clause, what was seen, the input, the versions that matter."""
+    """The head has implementation, clause, observation, input, and the relevant versions."""
     comment = head(script())
     assert comment.startswith("torch-sdpa (scaled_dot_product_attention, kernel as dispatched), float32 on cpu: wrong")
     assert "Clause:   SDPA-4 · Any scale: `scale` is any real number" in comment
@@ -115,7 +115,7 @@ def test_the_head_says_what_is_wrong() -> None:
 
 @pytest.mark.parametrize("failure", SHOWN)
 def test_the_head_says_in_which_way(failure: Failure) -> None:
-    """Each way to fail in words of its own, and what the exit code means."""
+    """Each kind of failure has its own words, and the head explains the exit code."""
     others = {head(script(each)).splitlines()[0] for each in SHOWN if each is not failure}
     assert head(script(failure)).splitlines()[0] not in others
     assert "0 once it is right" in " ".join(head(script(failure)).split())
@@ -125,7 +125,7 @@ def test_the_head_says_in_which_way(failure: Failure) -> None:
 
 
 def test_values_are_checked_with_their_bounds() -> None:
-    """The exact value, a bound in few digits, and NaN where NaN is expected."""
+    """A check has the exact value, a bound in few digits, and NaN where NaN is expected."""
     source = script()
     assert "    (0, 1, 0, 1): (0.75, 9.39e-07)," in source
     assert "    (1, 0, 2, 3): (np.nan, 0)," in source
@@ -134,14 +134,14 @@ def test_values_are_checked_with_their_bounds() -> None:
 
 @pytest.mark.parametrize(("got", "written"), [(1.0, "0.123)"), (0.1231, "0.12319)"), (0.1234, "0.123)")])
 def test_a_bound_keeps_its_digits_where_they_decide(got: float, written: str) -> None:
-    """Three digits, unless an error lies between the bound and its rounding."""
+    """A bound has three digits unless an error lies between the bound and its rounding."""
     elements = (Element("output", (0, 0, 0, 0), 0.0, got, 0.12319),)
     source = text(result(), target(), all_cases()["scale-negative"], elements, {})
     assert f"(0, 0, 0, 0): (0.0, {written}" in source
 
 
 def test_an_infinite_result_is_right_where_the_bound_reaches_beyond_the_dtype() -> None:
-    """As the suite says it."""
+    """The check accepts an infinity of the right sign, as the suite does."""
     element = replace(ELEMENTS[0], may_overflow=True)
     source = text(result(), target(), all_cases()["scale-negative"], (element,), {})
     assert "or got == np.copysign(np.inf, value)" in source
@@ -149,7 +149,7 @@ def test_an_infinite_result_is_right_where_the_bound_reaches_beyond_the_dtype() 
 
 
 def test_a_call_before_may_fail() -> None:
-    """What becomes of it does not matter; what it leaves behind does."""
+    """The outcome of the earlier call is ignored; only its effects matter."""
     source = script(Failure.SHAPE, "repeat-after-other-shape")
     call = "output = scaled_dot_product_attention(q, k, v)"
     assert source.index("with contextlib.suppress(Exception):") < source.rindex(call)
@@ -158,7 +158,7 @@ def test_a_call_before_may_fail() -> None:
 
 
 def test_a_call_before_that_is_not_expressible_is_left_out() -> None:
-    """The suite passes over it as well: ort-gqa has no mask."""
+    """An earlier call that the implementation cannot express is left out, as in the suite: ort-gqa has no mask."""
     case = replace(all_cases()["repeat-after-mask"], shape=all_cases()["causal-square"].shape)
     source = text(result(Failure.SHAPE, name="ort-gqa"), target("ort-gqa"), case, (), {})
     assert "suppress" not in source
@@ -166,7 +166,7 @@ def test_a_call_before_that_is_not_expressible_is_left_out() -> None:
 
 
 def test_a_maker_named_like_a_function_of_the_implementation_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its numbers are written as bytes then, since one script cannot hold two functions of a name."""
+    """The numbers are then written as bytes, as a script cannot hold two functions with one name."""
     given = {
         "tiles": Statements(("q, k, v = attention()",), sources=("attention_conformance.impls.numpy.tiled:attention",))
     }
@@ -182,7 +182,7 @@ CAUSAL = {"sdpa": "causal-square", "mha": "mha-causal", "sublayer": "sublayer-ca
 @pytest.mark.slow(4)
 @pytest.mark.parametrize("name", sorted(name for name, each in builtin().items() if each.operator in CAUSAL))
 def test_scripts_are_formatted(name: str, tmp_path: Path) -> None:
-    """As a formatter would leave them: nobody has to clean up what is pasted."""
+    """Scripts are formatted as by a formatter, so that they can be pasted."""
     pytest.importorskip("ruff")
     pytest.importorskip("onnx" if "onnx" in name or "ort" in name else "numpy")
     for failure in SHOWN:
@@ -194,13 +194,13 @@ def test_scripts_are_formatted(name: str, tmp_path: Path) -> None:
 
 
 def test_a_script_of_a_small_case_is_short() -> None:
-    """Forty lines for a call of a library, head and check included."""
+    """A script for a call of a library has at most forty lines, head and check included."""
     assert len(script().splitlines()) <= 40
     assert len(script(case="causal-more-keys").splitlines()) <= 40
 
 
 def test_a_script_is_written_into_a_new_folder(tmp_path: Path) -> None:
-    """As UTF-8, under its name."""
+    """A script is written as UTF-8, under its name."""
     case = all_cases()["scale-negative"]
     path = write(result(), target(), case, ELEMENTS, VERSIONS, tmp_path / "new" / "scripts")
     assert path == tmp_path / "new" / "scripts" / "torch-sdpa-float32-scale-negative.py"
@@ -212,7 +212,7 @@ def test_a_script_is_written_into_a_new_folder(tmp_path: Path) -> None:
     [*((each, ()) for each in (None, Failure.STALE, *UNSHOWN, Failure.VALUE)), (Failure.SHAPE, ELEMENTS)],
 )
 def test_what_shows_nothing_has_no_script(failure: Failure | None, elements: tuple[Element, ...]) -> None:
-    """A pass, a record out of date, changed state, memory, wrong values without their elements, and the reverse."""
+    """No script: a pass, a stale record, changed state, memory, values without elements, elements without values."""
     with pytest.raises(ValueError, match="script"):
         text(result(failure), target(), all_cases()["scale-negative"], elements, {})
 
@@ -221,7 +221,7 @@ def test_what_shows_nothing_has_no_script(failure: Failure | None, elements: tup
 
 
 def worst(case: str, dtype: str = "float32", *, wrong: bool = True, **firsts: float) -> tuple[Element, ...]:
-    """The worst elements of results that are exact but for the first element of those that are named."""
+    """The worst elements of results that are exact except for the first element of the named ones."""
     given = all_cases()[case]
     results = {name: getattr(given.expected(dtype), name).copy() for name in given.results()}
     for name, first in firsts.items():
@@ -230,7 +230,7 @@ def worst(case: str, dtype: str = "float32", *, wrong: bool = True, **firsts: fl
 
 
 def test_the_worst_elements_are_the_wrong_ones() -> None:
-    """With what is expected, what came, and the bound."""
+    """An element has its expected value, its actual value and its bound."""
     (element,) = worst("plain", output=9.0)
     assert (element.result, element.index, element.got) == ("output", (0, 0, 0, 0), 9.0)
     assert element.expected == all_cases()["plain"].expected("float32").output[0, 0, 0, 0]
@@ -238,17 +238,17 @@ def test_the_worst_elements_are_the_wrong_ones() -> None:
 
 
 def test_a_wrong_result_behind_a_right_one_is_found() -> None:
-    """lse, where the output is right."""
+    """A wrong lse is found where the output is right."""
     assert [element.result for element in worst("lse", lse=1.0)] == ["lse"]
 
 
 def test_nothing_is_wrong_with_exact_results() -> None:
-    """Unless the worst are wanted all the same, three of them."""
+    """Exact results have no wrong element, but the three worst can be requested all the same."""
     assert worst("plain") == ()
     assert len(worst("plain", wrong=False)) == 3
 
 
 def test_an_expected_infinity_has_no_bound() -> None:
-    """Lse of a fully masked row is −inf, and a large negative number is not."""
+    """The lse of a fully masked row must be −inf, and a large negative number is wrong."""
     (element,) = [each for each in worst("empty-keys-lse", lse=-1e30) if each.got == -1e30]
     assert (element.expected, element.bound) == (-np.inf, 0.0)

@@ -1,4 +1,4 @@
-"""Calls of plugged-in functions by the parameters that their files declare, and what is left to an adapter."""
+"""Calls of plugged-in functions by the parameters that their files declare, and calls that need an adapter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SDPA = (("q", (1, 2, 5, 4)), ("k", (1, 2, 7, 4)), ("v", (1, 2, 7, 4)))
 
 
 def told(folder: Path, source: str, call: Call) -> tuple[str, ...] | None:
-    """The arguments of a function ``f`` of a file."""
+    """The arguments for a function ``f`` of a file."""
     (folder / "own.py").write_text(source, encoding="utf-8")
     return arguments(Implementation("f", f"{folder / 'own.py'}:f", operator=call.operator), call)
 
@@ -56,7 +56,7 @@ def merge(operator: str = "merge") -> Call:
 
 
 def test_arrays_are_given_by_place_and_options_by_name(tmp_path: Path) -> None:
-    """As anybody would write the call."""
+    """Arrays are passed by position and options by name, as anyone would write the call."""
     call = sdpa(("is_causal", True), shapes=(*SDPA, ("mask", (5, 7))))
     assert told(tmp_path, "def f(q, k, v, *, mask=None, is_causal=False): ...", call) == (
         "q",
@@ -68,26 +68,26 @@ def test_arrays_are_given_by_place_and_options_by_name(tmp_path: Path) -> None:
 
 
 def test_parameters_in_another_order_are_given_by_place_up_to_there(tmp_path: Path) -> None:
-    """What the function calls its second array is the second one, in the order of the file."""
+    """Arrays are passed by position in the function's own order, up to the first parameter that is no array."""
     assert told(tmp_path, "def f(q, v, k): ...", sdpa()) == ("q", "v", "k")
     assert told(tmp_path, "def f(q, scale=1, k=None, v=None): ...", sdpa()) == ("q", "k=k", "v=v")
 
 
 def test_what_is_known_by_name_alone_is_given_by_name(tmp_path: Path) -> None:
-    """By place it would be refused."""
+    """Keyword-only parameters and ** are passed by name."""
     assert told(tmp_path, "def f(*, q, k, v): ...", sdpa()) == ("q=q", "k=k", "v=v")
     assert told(tmp_path, "def f(**arrays): ...", sdpa()) == ("q=q", "k=k", "v=v")
 
 
 def test_a_function_of_packs_is_called_as_it_is(tmp_path: Path) -> None:
-    """With the maxima if it takes them, and with nothing else."""
+    """A function of packs gets exactly its parameters, with a maximum if it takes one."""
     contract = "def f(q, k, v, cu_seqlens_q, cu_seqlens_k, *, max_seqlen_q, is_causal=False): ..."
     places = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k")
     assert told(tmp_path, contract, varlen(("is_causal", True))) == (*places, "is_causal=True", "max_seqlen_q=5")
 
 
 def test_names_of_other_libraries_are_those_of_the_function(tmp_path: Path) -> None:
-    """And what it requires has the value that the adapter gives."""
+    """Other libraries' names are used, and a required parameter gets the value that the adapter gives."""
     flash = "def f(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale, causal): ..."
     found = told(tmp_path, flash, varlen(("is_causal", True)))
     assert found is not None
@@ -95,7 +95,7 @@ def test_names_of_other_libraries_are_those_of_the_function(tmp_path: Path) -> N
 
 
 def test_a_paged_function_is_called_as_it_is(tmp_path: Path) -> None:
-    """With vLLM's names of its arguments."""
+    """A paged function gets its arguments by position, with the names of vLLM."""
     source = "def f(q, k_cache, v_cache, cu_seqlens_q, block_tables, seq_lens, max_seqlen_q=0): ..."
     assert told(tmp_path, source, paged()) == (
         "q",
@@ -109,7 +109,7 @@ def test_a_paged_function_is_called_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_merge_in_the_terms_of_the_operator_is_called_as_it_is(tmp_path: Path) -> None:
-    """And its gradients; parts that are merged by twos are left to the adapter."""
+    """A merge and its gradients are called directly; a function that merges two parts needs the adapter."""
     assert told(tmp_path, "def f(outputs, lses): ...", merge()) == ("outputs", "lses")
     backward = told(tmp_path, "def f(outputs, lses, grad_output, *, grad_lse=None): ...", merge("merge_grad"))
     assert backward == ("outputs", "lses", "grad_output")
@@ -130,18 +130,18 @@ def test_a_merge_in_the_terms_of_the_operator_is_called_as_it_is(tmp_path: Path)
     ids=["bound again", "decorated", "imported", "set from outside", "class", "not at the top", "no Python"],
 )
 def test_a_file_that_does_not_tell_is_left_to_the_adapter(tmp_path: Path, source: str) -> None:
-    """The parameters may be others."""
+    """A file whose function may have other parameters is left to the adapter."""
     assert told(tmp_path, source, sdpa()) is None
 
 
 def test_a_compiled_function_keeps_its_parameters(tmp_path: Path) -> None:
-    """By jax.jit, and by a partial of it."""
+    """A function compiled by jax.jit, or by a partial of it, keeps its parameters."""
     for decorator in ("jax.jit", "functools.partial(jax.jit, static_argnames=['is_causal'])"):
         assert told(tmp_path, f"@{decorator}\ndef f(q, k, v): ...", sdpa()) == ("q", "k", "v")
 
 
 def test_a_module_is_left_to_the_adapter() -> None:
-    """It is found by import, and nothing is imported."""
+    """A function that is found by import is left to the adapter, and nothing is imported."""
     assert arguments(Implementation("f", "package.kernels:f"), sdpa()) is None
 
 
@@ -162,5 +162,5 @@ def test_a_module_is_left_to_the_adapter() -> None:
     ids=["layout", "by queries", "boundaries", "out", "descale", "three results", "auxiliary"],
 )
 def test_what_has_to_be_converted_is_left_to_the_adapter(tmp_path: Path, source: str, call: Call) -> None:
-    """Axes, calls for each number of queries, numbers of arrays, memory for the output, results that are dropped."""
+    """Layouts, calls by number of queries, other arrays, output memory and dropped results need the adapter."""
     assert told(tmp_path, source, call) is None

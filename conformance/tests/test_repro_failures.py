@@ -27,7 +27,7 @@ from attention_conformance.impls.select import plug_in, with_attributes
 
 pytestmark = pytest.mark.slow(20)
 
-#: Function, case, and the way in which it fails.
+#: Function, case, and kind of failure.
 WAYS = (
     ("by_value", "scale-default", Failure.VALUE),
     ("by_nan", "plain", Failure.VALUE),
@@ -49,7 +49,7 @@ INSTALLED = [name for name, (framework, *_) in FRAMEWORKS.items() if importlib.u
 
 @dataclass(frozen=True)
 class Run:
-    """Scripts by what they are of, and what came of them while the functions were wrong and once they were mended."""
+    """Scripts by name, and their outcomes while the functions were wrong and after they were mended."""
 
     scripts: dict[str, Written]
     wrong: dict[str, Ran]
@@ -57,7 +57,7 @@ class Run:
 
 
 def kernels(folder: Path) -> Path:
-    """The functions that are wrong in each way, as a user's file."""
+    """A user's file with a function for each way to be wrong."""
     file = folder / "kernels.py"
     file.write_text(KERNELS, encoding="utf-8")
     return file
@@ -70,7 +70,7 @@ def mend(file: Path) -> None:
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Every way to fail and every framework that is installed; the files are mended after the scripts were run."""
+    """Every kind of failure and every installed framework; the files are mended after the scripts have run."""
     folder = tmp_path_factory.mktemp("kernels")
     file = kernels(folder)
     jobs: dict[str, Job] = {name: (plug_in(f"{file}:{name}"), case, "float32") for name, case, _ in WAYS}
@@ -80,7 +80,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Run:
         own.write_text(source, encoding="utf-8")
         function = "layer" if "operator" in attributes else "attention"
         found = with_attributes(plug_in(f"{own}:{function}@{framework}"), attributes)
-        jobs[name] = (replace(found, worker=framework), case, dtype)  # one process imports it for all of them
+        jobs[name] = (replace(found, worker=framework), case, dtype)  # one process imports it for all functions
     scripts, wrong = written_and_run(jobs.values(), folder / "scripts")
     for each in folder.glob("*.py"):
         mend(each)
@@ -97,32 +97,32 @@ each_script = pytest.mark.parametrize("name", [name for name, _, _ in WAYS] + IN
 
 @pytest.mark.parametrize(("name", "failure"), [(name, failure) for name, _, failure in WAYS])
 def test_the_way_to_fail_is_the_one_meant(everything: Run, name: str, failure: Failure) -> None:
-    """Otherwise the other tests would say nothing about it."""
+    """Each function fails in its own way, as the other tests assume."""
     assert everything.scripts[name].result.failure is failure
 
 
 @each_script
 def test_a_script_fails_as_long_as_the_function_does(everything: Run, name: str) -> None:
-    """Exit code 1, and no OK."""
+    """The exit code is 1, and OK is not printed."""
     assert everything.wrong[name].code == 1, everything.wrong[name].printed
     assert "OK" not in everything.wrong[name].printed
 
 
 @each_script
 def test_a_script_passes_once_the_function_is_mended(everything: Run, name: str) -> None:
-    """Exit code 0, and OK."""
+    """The exit code is 0, and OK is printed."""
     assert everything.mended[name].code == 0, everything.mended[name].printed
     assert "OK" in everything.mended[name].printed
 
 
 @each_script
 def test_a_script_finds_the_values_that_were_judged(everything: Run, name: str) -> None:
-    """Wrong by the same numbers."""
+    """A script finds the same wrong numbers."""
     assert everything.wrong[name].values == [shown(each) for each in everything.scripts[name].elements]
 
 
 def test_a_script_dies_with_the_function(tmp_path: Path) -> None:
-    """By the same signal; and it passes once the function is mended."""
+    """A script dies by the same signal, and passes once the function is mended."""
     file, pool = kernels(tmp_path), Pool(in_process=False)
     script = written(pool, plug_in(f"{file}:by_dying"), "plain", "float32", tmp_path / "scripts")
     pool.close()
@@ -134,7 +134,7 @@ def test_a_script_dies_with_the_function(tmp_path: Path) -> None:
 
 
 def test_a_script_hangs_with_the_function(tmp_path: Path) -> None:
-    """It does not end; and it does once the function is mended."""
+    """A script hangs, and ends once the function is mended."""
     file, pool = kernels(tmp_path), Pool(in_process=False)
     script = written(pool, plug_in(f"{file}:by_hanging"), "plain", "float32", tmp_path / "scripts", timeout=1)
     pool.close()

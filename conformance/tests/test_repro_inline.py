@@ -1,4 +1,4 @@
-"""Source that stands alone: what is taken along, what is left, and what cannot be."""
+"""Standalone source: code that is copied, code that is left out, and code that cannot be copied."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def clash() -> int:
 
 @pytest.fixture(autouse=True)
 def _package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package whose sources are taken along, as those of this suite are."""
+    """A package whose sources are copied, like those of this suite."""
     folder = tmp_path / "kernels"
     folder.mkdir()
     for name, text in (("__init__", ""), ("main", MODULE), ("other", OTHER), ("third", THIRD)):
@@ -121,7 +121,7 @@ def inlined(*names: str) -> tuple[str, str]:
 
 
 def test_a_function_brings_what_it_uses_before_it() -> None:
-    """Constants, helpers of other modules, and imports; nothing else, and no module of the package."""
+    """Constants, helpers of other modules and imports come along; nothing unused, and no module of the package."""
     imports, text = inlined("first")
     assert imports == "import math"
     names = ["COUNT = 3", "LIMIT = 7", "def helper(x):", "def first(x, *, scale=None, rest=COUNT):"]
@@ -132,7 +132,7 @@ def test_a_function_brings_what_it_uses_before_it() -> None:
 
 
 def test_what_is_written_runs() -> None:
-    """Without any of the modules."""
+    """The copied source runs without any of the modules."""
     imports, text = inlined("first")
     names: dict[str, object] = {}
     exec(f"{imports}\n{text}\nfound = first(9.0)", names)  # noqa: S102  (the text under test)
@@ -140,7 +140,7 @@ def test_what_is_written_runs() -> None:
 
 
 def test_comments_and_docstrings_stay() -> None:
-    """They are what makes a definition readable."""
+    """Comments and docstrings are kept, as they make a definition readable."""
     _, text = inlined("first")
     assert "#: How many.\n#: Really.\nCOUNT = 3" in text
     assert '"""Use a constant."""' in text
@@ -148,7 +148,7 @@ def test_comments_and_docstrings_stay() -> None:
 
 
 def test_annotations_of_functions_go_and_those_of_records_stay() -> None:
-    """A dataclass needs them."""
+    """A dataclass keeps its annotations, which it needs."""
     imports, text = inlined("long")
     assert "def long(one, two, three=None):" in text
     assert "    place: int | None = None" in text
@@ -156,13 +156,13 @@ def test_annotations_of_functions_go_and_those_of_records_stay() -> None:
 
 
 def test_functions_that_call_each_other_come_once() -> None:
-    """Each of them."""
+    """Functions that call each other are each copied once."""
     _, text = inlined("recursive", "other")
     assert text.count("def recursive(n):") == text.count("def other(n):") == 1
 
 
 def test_nothing_is_given_twice() -> None:
-    """What one call of ``add`` has given is there for the next one."""
+    """A second call of ``add`` does not repeat what the first one copied."""
     inliner = Inliner()
     inliner.add(["kernels.main:first"])
     assert inliner.add(["kernels.other:helper"]) == ""
@@ -170,13 +170,13 @@ def test_nothing_is_given_twice() -> None:
 
 @pytest.mark.parametrize("name", ["clashing", "unknown", "under_another_name", "absent"])
 def test_what_cannot_stand_alone_is_refused(name: str) -> None:
-    """Two definitions of a name, none, one that has another name at home, and a function that is not there."""
+    """Two definitions of a name, none, a name imported under another name, and a missing function are refused."""
     with pytest.raises(CannotInline):
         inlined(name)
 
 
 def test_a_refusal_leaves_nothing_behind() -> None:
-    """What was on the way is given when it is asked for again."""
+    """After a refusal, what was being copied is copied again on request."""
     inliner = Inliner()
     with pytest.raises(CannotInline):
         inliner.add(["kernels.main:clashing"])
@@ -190,19 +190,19 @@ def line_of(text: str) -> int:
 
 
 def test_a_lambda_is_found_by_its_line() -> None:
-    """Its arguments, its body, and the names that it needs."""
+    """A lambda is found with its arguments, its body, and the names that it needs."""
     assert lambda_at("kernels.main", line_of("EDITS")) == ("x, y=1", "helper(x) + y", ["helper"])
 
 
 @pytest.mark.parametrize("text", ["TWO", "COUNT"])
 def test_a_line_with_two_lambdas_or_none_is_refused(text: str) -> None:
-    """Which one is meant cannot be told."""
+    """A line with two lambdas or none is refused, as the lambda is ambiguous."""
     with pytest.raises(CannotInline):
         lambda_at("kernels.main", line_of(text))
 
 
 def test_imports_are_sorted_and_joined() -> None:
-    """The standard library first, as formatters have it."""
+    """Imports have the standard library first, as formatters sort them."""
     lines = ("import numpy as np", "from jax import lax, nn", "import sys", "from jax import tree", "import os.path")
     found = import_lines(each for line in lines for each in parsed_import(line))
     assert found == "import os.path\nimport sys\n\nimport numpy as np\nfrom jax import lax, nn, tree"

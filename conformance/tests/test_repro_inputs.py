@@ -28,12 +28,12 @@ from attention_conformance.conformance.repro.inputs import (
 from attention_conformance.conformance.spec.inputs import Inputs
 from attention_conformance.impls.script import WIDTH
 
-#: Beyond this, making the inputs takes longer than it shows.
+#: Limit beyond which making the inputs takes too long for this test.
 NUMBERS = 100_000
 
 
 def source(written: Statements) -> str:
-    """The statements as a script of their own."""
+    """The statements as a complete script."""
     inliner = Inliner()
     defined = inputs.definitions(written, inliner)
     return "\n".join([import_lines(written.imports | inliner.imports), defined, *written.lines])
@@ -47,7 +47,7 @@ def made(written: Statements) -> dict[str, Any]:
 
 
 def assert_makes(written: Statements, case: AnyCase, dtype: str) -> None:
-    """Every array, with the same bits once bfloat16 is rounded."""
+    """Check every array, with the same bits after rounding to bfloat16."""
     names = made(written)
     for name, array in arrays(case, dtype).items():
         assert names[name].dtype == carried(array).dtype
@@ -75,7 +75,7 @@ LAYERS = (
 )
 CASES = [case for case in every_case().values() if max(case.shape.sq, case.shape.sk) * case.shape.d < NUMBERS]
 
-#: Numbers of a case whose text is executed in less than a second.
+#: Size of a case whose script runs in less than a second.
 QUICKLY = 50_000
 
 
@@ -88,7 +88,7 @@ QUICKLY = 50_000
     ids=[case.name for case in CASES],
 )
 def test_every_case_is_written_as_numbers_or_by_its_seed(case: AnyCase, dtypes: slice) -> None:
-    """In every dtype, and none as bytes that nobody can read."""
+    """Every case and dtype is readable, and none is written as bytes."""
     for dtype in case.dtypes[dtypes]:
         written = statements(case, dtype)
         assert not is_packed(written)
@@ -97,13 +97,13 @@ def test_every_case_is_written_as_numbers_or_by_its_seed(case: AnyCase, dtypes: 
 
 
 def test_few_numbers_are_written_out() -> None:
-    """So that they can be read, and do not depend on a random generator."""
+    """Few numbers are written out, so that they are readable and need no random generator."""
     case = Case("few", ("SDPA-1",), "Few.", Shape(b=1, hq=1, hkv=1, sq=2, sk=2, d=4, dv=4))
     assert not is_seeded(statements(case, "float32"))
 
 
 def test_equal_numbers_are_written_once() -> None:
-    """However many they are."""
+    """Equal numbers are written once, however many there are."""
     case = Case(
         "equal", ("SDPA-1",), "Equal.", LONG, lambda rng, s: tuple(np.full_like(a, 2.0) for a in normal(1.0)(rng, s))
     )
@@ -115,7 +115,7 @@ def test_equal_numbers_are_written_once() -> None:
 @pytest.mark.parametrize("name", ["decode-sequence", "masked-large-causal", "masked-nan-keys", "masked-nan-lengths"])
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 def test_a_sequence_and_numbers_at_some_keys_take_a_few_lines(name: str, dtype: str) -> None:
-    """Drawn by a seed, a number at some keys written over them; no function, and no list of constants."""
+    """Numbers are drawn by a seed and a number at some keys replaces them, without a function or a long list."""
     case = all_cases()[name]
     written = statements(case, dtype)
     assert is_seeded(written)
@@ -125,7 +125,7 @@ def test_a_sequence_and_numbers_at_some_keys_take_a_few_lines(name: str, dtype: 
 
 
 def test_different_numbers_at_some_keys_are_no_number() -> None:
-    """One beside the others is not written over."""
+    """Different numbers at some keys have no short form."""
 
     def two_numbers(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         q, k, v = normal(1.0)(rng, s)
@@ -151,7 +151,7 @@ def _views(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_many_numbers_are_drawn() -> None:
-    """From the case's own seed, by the functions that made them."""
+    """Many numbers are drawn from the case's own seed, by the functions that made them."""
     written = seeded(all_cases()["tiles"], "float32")
     assert written is not None
     assert is_seeded(written)
@@ -160,7 +160,7 @@ def test_many_numbers_are_drawn() -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_are_drawn_too(name: str) -> None:
-    """Inputs, weights and biases, in the form of the call and in every dtype."""
+    """Inputs, weights and biases are drawn in the form of the call, in every dtype."""
     for dtype in every_case()[name].dtypes:
         written = seeded(every_case()[name], dtype)
         assert written is not None
@@ -169,7 +169,7 @@ def test_layers_are_drawn_too(name: str) -> None:
 
 
 def test_a_shape_of_another_kind_is_not_guessed() -> None:
-    """What a recipe would have to say of it is not known, so the numbers are written in another way."""
+    """A shape of an unknown class has no recipe, so the numbers are written in another way."""
     shape: Any = SimpleNamespace(**asdict(SMALL), scores=SMALL.scores, elements=SMALL.elements)
     case = replace(all_cases()["plain"], shape=shape)
     assert seeded(case, "float32") is None
@@ -177,7 +177,7 @@ def test_a_shape_of_another_kind_is_not_guessed() -> None:
 
 
 def test_numbers_without_a_recipe_are_written_out_up_to_the_limit() -> None:
-    """However many lines they take."""
+    """Numbers without a recipe are written out, however many lines they take."""
     values = normal(1.0)(np.random.default_rng(5), SMALL)
     case = Case("fixed", ("SDPA-1",), "Fixed.", SMALL, lambda rng, s: values)
     written = statements(case, "float32")
@@ -188,7 +188,7 @@ def test_numbers_without_a_recipe_are_written_out_up_to_the_limit() -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_what_cannot_be_written_otherwise_is_packed(dtype: str) -> None:
-    """Many numbers from nowhere are written as compressed bytes, and can be modified like any other."""
+    """Many numbers without a recipe are written as compressed bytes, and can be modified like any other."""
     values = normal(1.0)(np.random.default_rng(5), LONG)
     case = Case("fixed-long", ("SDPA-1",), "Fixed.", LONG, lambda rng, s: values)
     written = statements(case, dtype)
@@ -213,7 +213,7 @@ def test_a_maker_that_depends_on_what_it_was_made_with_is_tried() -> None:
 )
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_every_number_is_written_exactly(value: float, dtype: str) -> None:
-    """The shortest digits give the same number back in its dtype, special ones included."""
+    """The shortest digits give the same number in its dtype, special numbers included."""
 
     def data(rng: Rng, s: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         q, k, v = normal(1.0)(rng, s)
@@ -229,7 +229,7 @@ def test_every_number_is_written_exactly(value: float, dtype: str) -> None:
 
 
 def test_another_random_generator_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A NumPy that draws other numbers ends the script with exit code 2, which says nothing of the implementation."""
+    """A NumPy that draws other numbers ends the script with exit code 2, which does not blame the implementation."""
     written = statements(all_cases()["tiles"], "float32")
     monkeypatch.setattr(np.random, "default_rng", lambda seed: np.random.Generator(np.random.MT19937(seed)))
     with pytest.raises(SystemExit) as caught:
@@ -238,7 +238,7 @@ def test_another_random_generator_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_random_problem_is_written_by_its_seed() -> None:
-    """Whatever a property test finds becomes a short script."""
+    """A problem found by a property test becomes a short script."""
     problem = Problem(
         "found",
         LONG,
@@ -258,7 +258,7 @@ def test_a_random_problem_is_written_by_its_seed() -> None:
 
 
 def test_an_edit_is_part_of_the_recipe() -> None:
-    """One of the module by its name, one in place by its body."""
+    """An edit of the module is written by its name, a lambda by its body."""
     named, in_place = all_cases()["nan-query"], all_cases()["invalid-lengths"]
     layer = seeded(every_case()["mha-invalid-widths"], "float32")
     assert layer is not None
@@ -286,7 +286,7 @@ def test_an_edit_is_part_of_the_recipe() -> None:
     ],
 )
 def test_inputs_are_short_without_a_function(name: str, line: str) -> None:
-    """Draws, sums of a row for each axis, rows of 0 and 1, and single numbers that are replaced."""
+    """Short forms are draws, sums of a row for each axis, rows of 0 and 1, and single numbers that are replaced."""
     written = statements(every_case()[name], "float32")
     assert written.sources == ()
     assert line in "\n".join(written.lines)
@@ -296,14 +296,14 @@ def test_inputs_are_short_without_a_function(name: str, line: str) -> None:
 @pytest.mark.parametrize("name", ["merge-two", "merge-grad-lse", "mha-plain", "latent-plain"])
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 def test_other_operators_are_short_in_every_dtype(name: str, dtype: str) -> None:
-    """Log-sum-exps stay in float32 beside outputs in half precision."""
+    """Inputs are short in every dtype; log-sum-exps stay float32 next to outputs in half precision."""
     written = statements(every_case()[name], dtype)
     assert written.sources == ()
     assert_makes(written, every_case()[name], dtype)
 
 
 def test_numbers_by_another_rule_are_not_taken_for_a_draw() -> None:
-    """The third power of a draw has neither a factor nor an offset."""
+    """The third power of a draw, which no factor and offset gives, has no short form."""
     case = Case("cubed", ("SDPA-1",), "Cubed.", LONG, lambda rng, s: tuple(a**3 for a in normal(1.0)(rng, s)))
     assert inputs.short(case, "float32") is None
 
@@ -329,19 +329,19 @@ def _untouched(x: Inputs) -> Inputs:
     ],
 )
 def test_a_value_is_written_as_what_made_it(value: Any, text: str) -> None:
-    """Closures as the call of the function that made them, without its defaults."""
+    """A closure is written as the call that made it, without default arguments."""
     assert expression(value, []) == text
 
 
 @pytest.mark.parametrize("value", [np.zeros(3), {"a": 1}, object(), Problem("x").case])
 def test_a_value_that_is_no_expression_is_refused(value: Any) -> None:
-    """The inputs are then written in another way."""
+    """A value without an expression is refused, and the inputs are written in another way."""
     with pytest.raises(NoRecipe):
         expression(value, [])
 
 
 def test_packed_and_seeded_agree() -> None:
-    """Two ways to write the same inputs."""
+    """Packed and seeded statements give the same inputs."""
     case = all_cases()["tiles"]
     recipe = seeded(case, "float16")
     assert recipe is not None

@@ -28,7 +28,7 @@ NAMES = [name for name, (_, behind) in FAILED.items() if not behind or importlib
 
 @dataclass(frozen=True)
 class Scripts:
-    """The script of each function's case, the case that it is of, and what came of it before and after mending."""
+    """The script of each function's case, the case, and the outcomes before and after mending."""
 
     texts: dict[str, str]
     cases: dict[str, AnyCase]
@@ -38,9 +38,9 @@ class Scripts:
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Scripts:
-    """Of all functions, once."""
+    """The scripts of all functions, made once."""
     folder = tmp_path_factory.mktemp("operators")
-    # By a path of a few letters, as users give them: a script names it, and one in deep folders takes a line more.
+    # A path of a few letters, as users give it: the script names it, and a deep folder would need another line.
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.chdir(folder)
     files = {"": folder / "of_numpy.py", "@torch+gradients": folder / "of_torch.py"}
@@ -62,7 +62,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Scripts:
 
 
 def simplest(place: str, case: AnyCase, pool: Pool) -> tuple[str, AnyCase]:
-    """The script of a function's failure on a case, and the case with the inputs that it has."""
+    """The script of a function's failure on a case, and the case with the script's inputs."""
     selection = choose([place], ["cpu"], ["float32"], pool, probe=True)
     (target,) = selection.targets
     keywords = selection.keywords[target.implementation.name]
@@ -73,32 +73,32 @@ def simplest(place: str, case: AnyCase, pool: Pool) -> tuple[str, AnyCase]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_is_short(scripts: Scripts, name: str) -> None:
-    """At most 40 lines, header and check included."""
+    """A script has at most 40 lines, header and check included."""
     assert scripts.texts[name].count("\n") <= LONG
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_fails_against_the_wrong_function(scripts: Scripts, name: str) -> None:
-    """By values, with exit code 1."""
+    """A script fails by values, with exit code 1."""
     assert scripts.wrong[name].code == 1, scripts.wrong[name].printed
     assert "WRONG" in scripts.wrong[name].printed
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_passes_against_the_right_function(scripts: Scripts, name: str) -> None:
-    """Exit code 0."""
+    """A script ends with exit code 0."""
     assert scripts.mended[name].code == 0, scripts.mended[name].printed
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_defines_nothing(scripts: Scripts, name: str) -> None:
-    """No helper, no class, nothing of this suite's adapters: imports, inputs, the call and the check."""
+    """A script has no function and no class: only imports, inputs, the call and the check."""
     assert "def " not in scripts.texts[name]
     assert "class " not in scripts.texts[name]
 
 
 def test_biases_that_a_failure_does_not_need_are_left_out(scripts: Scripts) -> None:
-    """With the head saying so; one that it needs is given."""
+    """Biases that a failure does not need are left out, and the head says so; a bias that it needs is given."""
     assert {"b_q", "b_k", "b_v", "b_o"} <= set(left_out(scripts.cases["mha"]))
     assert "Without " in scripts.texts["mha"]
     assert "b_o" not in left_out(scripts.cases["mha_biases"])
@@ -107,7 +107,7 @@ def test_biases_that_a_failure_does_not_need_are_left_out(scripts: Scripts) -> N
 
 @pytest.mark.parametrize("name", [name for name in ("attention", "layer") if name in NAMES])
 def test_numbers_hide_nothing_where_nothing_tells_causes_apart(scripts: Scripts, name: str) -> None:
-    """Every row is wrong, and nothing explains it: no equal numbers, no count, no identity, and no two arrays alike."""
+    """If every row is wrong and unexplained, there are no equal numbers, counts, identities or equal arrays."""
     written = simpler_forms(scripts.cases[name])
     assert written
     assert all("** 3 % 101" in text for text in written.values())
@@ -116,13 +116,13 @@ def test_numbers_hide_nothing_where_nothing_tells_causes_apart(scripts: Scripts,
 
 
 def test_a_function_keeps_its_name(scripts: Scripts) -> None:
-    """Where it is called as its file declares it."""
+    """A function keeps its name if it is called as its file declares it."""
     assert "from of_numpy import flash_varlen\n" in scripts.texts["flash_varlen"]
     assert "output = flash_varlen(q, k, v, cu_seqlens_q" in scripts.texts["flash_varlen"]
 
 
 def test_tables_stay(scripts: Scripts) -> None:
-    """Places, pages and lengths mean what they are."""
+    """Boundaries, pages and lengths are not simplified, as they have a meaning."""
     assert not {"cu_seqlens_q", "block_table", "kv_lengths"} & set(simpler_forms(scripts.cases["paged"]))
     assert scripts.cases["paged"].inputs("float32").block_table.tolist() == (
         every_case()["paged-decode"].inputs("float32").block_table.tolist()

@@ -1,4 +1,4 @@
-"""Scripts of failures over several ranks: they start the ranks, share out the inputs, and tell right from wrong."""
+"""Scripts of failures over several ranks: they start ranks, share out inputs, and distinguish right from wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.select import plug_in, with_attributes
 
-#: Attention to the keys of all ranks, and to a rank's own alone, in torch and JAX; the shards of JAX are filled up.
+#: Attention to the keys of all ranks, or only to a rank's own, in torch and JAX; JAX pads the shards.
 TORCH = """
 import torch
 import torch.distributed as dist
@@ -48,7 +48,7 @@ def wrong(q, k, v):
 
 
 def script(folder: Path, framework: str, name: str, case_name: str, gradients: str = "", **attributes: Any) -> str:
-    """The script of a failure over two ranks, with some elements of its first result as they should be."""
+    """The script of a failure over two ranks, with some right elements of its first result."""
     folder.joinpath("ranks_of_mine.py").write_text({"torch": TORCH, "jax": JAX}[framework], encoding="utf-8")
     plugged = plug_in(f"{folder}/ranks_of_mine.py:{name}@{framework}{gradients}")
     target = Target(with_attributes(plugged, {"ranks": 2, **attributes}), "cpu", "float32")
@@ -63,7 +63,7 @@ def script(folder: Path, framework: str, name: str, case_name: str, gradients: s
 
 
 def test_a_script_for_torch_starts_its_ranks_by_the_launcher_of_torch(tmp_path: Path) -> None:
-    """On the loopback device, as many as the call has."""
+    """The script starts as many ranks as the call has, on the loopback device."""
     source = script(tmp_path, "torch", "right", "plain", uneven=True)
     assert '"-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"' in source
     assert "--nproc-per-node=2" in source
@@ -76,7 +76,7 @@ def test_a_script_for_torch_starts_its_ranks_by_the_launcher_of_torch(tmp_path: 
     ("framework", "case", "gradients"), [("torch", "grad-plain", "+gradients"), ("jax", "plain", "")]
 )
 def test_a_script_over_ranks_tells_right_from_wrong(tmp_path: Path, framework: str, case: str, gradients: str) -> None:
-    """It ends with 0 where the function attends to the keys of all ranks, with 1 where to its own alone."""
+    """The exit code is 0 for a function that attends to the keys of all ranks, 1 for one that attends to its own."""
     pytest.importorskip(framework)
     for name, code in (("right", 0), ("wrong", 1)):
         path = tmp_path / f"{name}.py"

@@ -1,4 +1,4 @@
-"""Simpler inputs of scripts: short ones for kernels of half precision that fail as before, and pass once mended."""
+"""Simpler inputs of scripts: short ones for half-precision kernels that fail as before, and pass once mended."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from attention_conformance.impls.process.pool import Pool
 
 pytestmark = pytest.mark.slow(60)
 
-#: Functions whose failure nothing explains: right and wrong rows, and how wrong they are, tell their cause from others.
+#: Functions with an unexplained failure: only right and wrong rows, and error sizes, distinguish its cause.
 KEPT = ("scale", "mask", "rescale")
 
-#: Two mistakes, one of which drawn numbers show: a bias that is scaled, beside scores of zero that are masked.
+#: A function with two mistakes, of which drawn numbers show one: a scaled bias, and masking of scores of zero.
 TWO = "bias_zeros"
 
-#: A function whose failure is looked at, row by row, and its case.
+#: A function whose failure is examined row by row, with its case.
 SCALED = "bias"
 
 
@@ -46,7 +46,7 @@ class Failing:
     simplifier: Simplifier
 
     def script(self, judged: Judged, case: AnyCase) -> str:
-        """The script of a result."""
+        """The script of a judged case."""
         return text(judged.result, self.target, case, wrong_elements(judged, case, self.target), {})
 
 
@@ -65,19 +65,19 @@ def failing(file: Path, name: str, case_name: str, pool: Pool) -> Failing:
 
 @dataclass(frozen=True)
 class Scripts:
-    """The script of each function's case, and what came of it, before and after mending."""
+    """The script of each function's case, and the outcomes before and after mending."""
 
     texts: dict[str, str]
     wrong: dict[str, Ran]
     mended: dict[str, Ran]
-    #: With the mistake alone mended that was diagnosed, of TWO.
+    #: The outcome for TWO with only the diagnosed mistake mended.
     half: Ran
     simple: dict[str, tuple[Judged, AnyCase]]
 
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Scripts:
-    """Of all functions, once."""
+    """The scripts of all functions, made once."""
     folder = tmp_path_factory.mktemp("tiles")
     file, texts, paths, simple = folder / "tile.py", dict[str, str](), dict[str, Path](), {}
     file.write_text(TILE_KERNELS, encoding="utf-8")
@@ -100,36 +100,36 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Scripts:
 
 @pytest.mark.parametrize("name", [*FIRST, TWO])
 def test_a_script_fails_against_the_wrong_function(scripts: Scripts, name: str) -> None:
-    """Exit code 1."""
+    """A script ends with exit code 1."""
     assert scripts.wrong[name].code == 1, scripts.wrong[name].printed
 
 
 @pytest.mark.parametrize("name", [*FIRST, TWO])
 def test_a_script_passes_against_the_right_function(scripts: Scripts, name: str) -> None:
-    """Exit code 0."""
+    """A script ends with exit code 0."""
     assert scripts.mended[name].code == 0, scripts.mended[name].printed
 
 
 @pytest.mark.parametrize("name", sorted({*FIRST, TWO} - set(KEPT)))
 def test_a_script_of_an_explained_failure_is_short(scripts: Scripts, name: str) -> None:
-    """At most 40 lines, header and check included."""
+    """A script has at most 40 lines, header and check included."""
     assert scripts.texts[name].count("\n") <= LONG
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_inputs_stay_where_simpler_ones_show_another_failure(scripts: Scripts, name: str) -> None:
-    """Nothing explains it, and with numbers like drawn ones other rows are wrong, or by much less."""
+    """An unexplained failure keeps its inputs if simpler ones make other rows wrong, or much less wrong."""
     assert "simplified" not in scripts.texts[name]
 
 
 def test_a_function_with_two_mistakes_gets_a_script_of_the_one_that_was_diagnosed(scripts: Scripts) -> None:
-    """With that one mended, and the other one still there, the script passes."""
+    """The script passes once the diagnosed mistake is mended, while the other one remains."""
     assert "simplified" in scripts.texts[TWO]
     assert scripts.half.code == 0, scripts.half.printed
 
 
 def test_the_head_describes_the_inputs_that_are_in_the_script(scripts: Scripts) -> None:
-    """What was seen, on which input, of which case: all three are of the simpler numbers, and say so."""
+    """Observation, input and case in the head are those of the simpler numbers, and say so."""
     judged, _ = scripts.simple["bias"]
     comment = " ".join("".join(line[1:] for line in scripts.texts["bias"].splitlines() if line.startswith("#")).split())
     assert f"Seen: {judged.result.reason} " in comment
@@ -137,7 +137,7 @@ def test_the_head_describes_the_inputs_that_are_in_the_script(scripts: Scripts) 
     assert f"Case {FIRST['bias']} of attention-conformance, with simpler numbers; " in comment
 
 
-# The predicate.
+# The predicate that says whether a failure is still the same.
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def _one(folder: Path, name: str) -> Failing:
 
 
 def _wrong(one: Failing, rows: Any, by: float | None = None, number: float | None = None) -> Judged:
-    """A judged reply that is right but at some rows: so many bounds off in their first element, or a number there."""
+    """A judged reply with some wrong rows: their first element is ``by`` bounds off, or is ``number``."""
     assert one.judged.reply is not None
     profile, dtype = one.target.profile, one.target.dtype
     expected, bound = one.case.expected(dtype).output, one.case.bound(dtype, profile).output
@@ -173,36 +173,36 @@ def _same(one: Failing, before: Judged, after: Judged, **fits: Any) -> bool:
 
 
 def test_a_case_is_the_same_as_itself(scaled: Failing) -> None:
-    """What the predicate rejects below it takes without the difference."""
+    """The predicate accepts the failures that the tests below change in one respect."""
     assert _same(scaled, scaled.judged, scaled.judged)
     assert _same(scaled, _wrong(scaled, [1, 2], 5), _wrong(scaled, [1], 4))
 
 
 def test_another_clause_is_not_the_same(scaled: Failing) -> None:
-    """The result names another one."""
+    """A failure of another clause is another failure."""
     other = replace(scaled.judged, result=replace(scaled.judged.result, broken="SDPA-1"))
     assert not _same(scaled, scaled.judged, other)
 
 
 def test_right_rows_before_alone_are_not_the_same(scaled: Failing) -> None:
-    """No row that was wrong is wrong again, whatever explains it."""
+    """If no row that was wrong is wrong again, it is another failure, even with an explanation."""
     assert not _same(scaled, _wrong(scaled, [1, 2], 5), _wrong(scaled, [3], 5), fits=lambda *_: True)
 
 
 def test_a_wrong_row_more_is_not_the_same_without_an_explanation(scaled: Failing) -> None:
-    """With one it is."""
+    """An additional wrong row is another failure, unless an explanation gives both."""
     before, after = _wrong(scaled, [1, 2], 5), _wrong(scaled, [2, 3], 5)
     assert not _same(scaled, before, after)
     assert _same(scaled, before, after, fits=lambda *_: True)
 
 
 def test_what_the_explanation_does_not_give_is_not_the_same(scaled: Failing) -> None:
-    """Whatever else is alike."""
+    """A failure that the explanation does not give is another failure, whatever else is equal."""
     assert not _same(scaled, scaled.judged, scaled.judged, fits=lambda *_: False)
 
 
 def test_nan_in_the_place_of_wrong_numbers_is_not_the_same(scaled: Failing) -> None:
-    """And a wrong number in the place of NaN is not either."""
+    """NaN instead of a wrong number, or a wrong number instead of NaN, is another failure."""
     number, nan = _wrong(scaled, [1], 5), _wrong(scaled, [1], number=np.nan)
     assert _same(scaled, nan, nan)
     assert not _same(scaled, number, nan)
@@ -210,13 +210,13 @@ def test_nan_in_the_place_of_wrong_numbers_is_not_the_same(scaled: Failing) -> N
 
 
 def test_less_than_two_bounds_are_not_the_same(scaled: Failing) -> None:
-    """Unless it was as near before."""
+    """An error below two bounds is another failure, unless it was as small before."""
     assert not _same(scaled, _wrong(scaled, [1], 5), _wrong(scaled, [1], 1.5))
     assert _same(scaled, _wrong(scaled, [1], 1.5), _wrong(scaled, [1], 1.6))
 
 
 def test_other_errors_in_all_rows_are_not_the_same_without_an_explanation(scaled: Failing) -> None:
-    """Nothing else tells causes apart there; twice as large they are about the same."""
+    """Errors ten times as large are another failure, as nothing else shows the cause; twice as large are not."""
     every = range(scaled.case.shape.sq)
     before = _wrong(scaled, every, 5)
     assert _same(scaled, before, _wrong(scaled, every, 10))
@@ -225,14 +225,14 @@ def test_other_errors_in_all_rows_are_not_the_same_without_an_explanation(scaled
 
 
 def test_a_right_row_is_not_the_same_where_all_were_wrong(scaled: Failing) -> None:
-    """Without an explanation."""
+    """A row that became right is another failure without an explanation."""
     every = range(scaled.case.shape.sq)
     assert not _same(scaled, _wrong(scaled, every, 5), _wrong(scaled, every[1:], 5))
     assert _same(scaled, _wrong(scaled, every, 5), _wrong(scaled, every[1:], 5), fits=lambda *_: True)
 
 
 def test_other_words_are_not_the_same(scaled: Failing) -> None:
-    """Of a failure that is none of values."""
+    """A failure other than by value must keep its words."""
     before, after = (
         replace(scaled.judged, result=replace(scaled.judged.result, failure=Failure.SHAPE, reason=reason))
         for reason in ("output has shape (1,)", "output has shape (2,)")
@@ -242,7 +242,7 @@ def test_other_words_are_not_the_same(scaled: Failing) -> None:
 
 
 def test_another_result_is_not_the_same(tmp_path: Path) -> None:
-    """Wrong output where lse was wrong before."""
+    """A wrong output instead of a wrong lse is another failure."""
     one = _one(tmp_path, "lse")
     assert _same(one, one.judged, one.judged)
     reply, right = one.judged.reply, one.case.expected(one.target.dtype).lse
@@ -252,6 +252,6 @@ def test_another_result_is_not_the_same(tmp_path: Path) -> None:
 
 
 def test_no_time_leaves_the_inputs(scaled: Failing) -> None:
-    """The limit of a script."""
+    """Without time left the inputs are unchanged."""
     found = simpler(scaled.judged, scaled.case, scaled.target.dtype, scaled.judge, lambda *_: True, seconds=0)
     assert found == (scaled.judged, scaled.case)

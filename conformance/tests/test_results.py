@@ -1,4 +1,4 @@
-"""The result file: what is written is read again, and what is broken is refused by name."""
+"""The result file: what is written is read again, and a broken file is refused by name."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_schema_is_that_of_the_types() -> None:
 
 
 def test_a_line_has_the_fields_of_a_result() -> None:
-    """In their order, and the words that dtypes and profiles have in the contract."""
+    """A line has the fields of a result in their order, with the contract's words for dtypes and profiles."""
     assert parse.ResultLine.__struct_fields__ == tuple(field.name for field in fields(Result))
     assert get_args(parse.Dtype) == DTYPES
     assert get_args(parse.Profile) == tuple(profile.value for profile in Profile)
@@ -90,7 +90,7 @@ def test_the_schema_refuses_what_is_not_a_result() -> None:
 
 
 def test_a_run_that_was_cut_off_is_seen(path: Path) -> None:
-    """Without its footer a file is incomplete, and its results still count."""
+    """A file without its footer is incomplete, and its results still count."""
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     run = read(path)
     assert not run.complete
@@ -98,7 +98,7 @@ def test_a_run_that_was_cut_off_is_seen(path: Path) -> None:
 
 
 def test_a_line_that_was_cut_off_does_not_count(path: Path) -> None:
-    """A run that was killed while it wrote a line keeps what stands before it."""
+    """The lines before one that was cut off in writing are kept."""
     path.write_text(path.read_text()[: path.read_text().index("lse")])
     run = read(path)
     assert not run.complete
@@ -126,7 +126,7 @@ def test_a_line_that_was_cut_off_does_not_count(path: Path) -> None:
     ],
 )
 def test_a_broken_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    """The first thing wrong is named with its line."""
+    """The first error is named with its line."""
     path = tmp_path / "broken.jsonl"
     path.write_text(text and text + "\n")
     with pytest.raises(ResultFileError, match=message):
@@ -134,7 +134,7 @@ def test_a_broken_file_is_refused(tmp_path: Path, text: str, message: str) -> No
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    """A file that is not there is named."""
+    """A missing file is named."""
     with pytest.raises(ResultFileError, match="cannot be read"):
         read(tmp_path / "absent.jsonl")
 
@@ -159,7 +159,7 @@ def test_a_run_that_is_given_up_has_no_footer(tmp_path: Path) -> None:
 
 
 def test_a_compressed_file_is_read_as_it_is(path: Path) -> None:
-    """By its first bytes, whatever its name; cut off, what can be decompressed still counts."""
+    """A compressed file is recognised by its first bytes, whatever its name; cut off, its first results still count."""
     plain = read(path)
     text = b"".join(path.read_bytes().splitlines(keepends=True))
     compressed = path.with_name("results.jsonl.zst")
@@ -173,7 +173,7 @@ def test_a_compressed_file_is_read_as_it_is(path: Path) -> None:
 
 
 def test_results_by_column_are_read_as_single_ones(path: Path) -> None:
-    """Whatever fields a result lacks; and back."""
+    """Results by column equal single ones, whatever fields a result lacks, and the other way round."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert sum(line["kind"] == "result" for line in lines) > 1
     columns = by_column(lines)

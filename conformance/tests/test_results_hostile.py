@@ -1,4 +1,4 @@
-"""Result files are data from anywhere: each way to be unfit is refused by its name, and nothing in one is run."""
+"""Result files are untrusted: each kind of unfit file is refused by its name, and nothing in one is executed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FOOTER = {"kind": "footer", "counts": {"passed": 1}}
 
 
 class Trap:
-    """Unpickling it makes a folder."""
+    """A trap: unpickling it makes a folder."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -46,13 +46,13 @@ class Trap:
 
 
 def with_lines(*records: Any) -> bytes:
-    """The bytes of a file with these lines: records, or text as it is."""
+    """The bytes of a file with these lines: records, or text unchanged."""
     texts = [record if isinstance(record, str) else json.dumps(record) for record in records]
     return "".join(f"{text}\n" for text in texts).encode()
 
 
 def with_result(**fields: Any) -> bytes:
-    """A file whose one result has other fields."""
+    """A file whose one result has changed fields."""
     return with_lines(HEADER, {**RESULT, **fields})
 
 
@@ -62,18 +62,18 @@ def without(name: str) -> bytes:
 
 
 def with_text(old: str, new: str) -> bytes:
-    """A file whose one result is written otherwise."""
+    """A file whose one result has a changed text."""
     text = json.dumps(RESULT)
     assert old in text
     return with_lines(HEADER, text.replace(old, new))
 
 
 def by_columns(**columns: Any) -> dict[str, Any]:
-    """The one result by column, with other columns."""
+    """The one result by column, with changed columns."""
     return {"kind": "results", "columns": {name: [value] for name, value in RESULT.items() if name != "kind"} | columns}
 
 
-#: Files by what is wrong with them, and how it is said.
+#: Files by their defect, and the expected error.
 FILES: dict[str, tuple[bytes, type[ResultFileError], str]] = {
     "empty": (b"", WrongFields, "its first line is not a header"),
     "cut off within the header": (with_lines(HEADER)[:20], WrongFields, "its first line is not a header"),
@@ -196,24 +196,24 @@ def test_a_result_file_that_is_unfit_is_refused(tmp_path: Path, what: str) -> No
 
 
 def test_what_the_tables_are_made_from_is_read(tmp_path: Path) -> None:
-    """The file that every damage starts from is a right one."""
+    """The undamaged file is read."""
     path = tmp_path / "results.jsonl"
     path.write_bytes(with_lines({**HEADER, "later": ["anything"]}, RESULT, FOOTER))
     assert read(path).complete
 
 
 def folder(path: Path) -> None:
-    """A folder in the place of the file."""
+    """A folder instead of the file."""
     path.mkdir()
 
 
 def pipe(path: Path) -> None:
-    """A pipe that nobody writes to: whoever reads waits for ever."""
+    """A pipe without a writer: reading from it waits forever."""
     os.mkfifo(path)
 
 
 def endless(path: Path) -> None:
-    """A link to a file without end."""
+    """A link to an endless file."""
     path.symlink_to("/dev/zero")
 
 
@@ -226,7 +226,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path, make: Callable[[Path], None]
 
 
 def test_a_line_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
-    """Of a line that is longer than any, no more is read than it takes to see that."""
+    """Only as much of an overlong line is read as shows that it is too long."""
     path = tmp_path / "results.jsonl"
     with path.open("wb") as file:
         file.write(with_lines(HEADER))
@@ -240,7 +240,7 @@ def test_a_line_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_too_large_is_not_opened(tmp_path: Path) -> None:
-    """A file beyond the limit is refused by its size."""
+    """A file beyond the size limit is refused without opening it."""
     path = tmp_path / "results.jsonl"
     with path.open("wb") as file:
         file.truncate(parse.FILE_LIMIT + 1)
@@ -250,7 +250,7 @@ def test_a_file_that_is_too_large_is_not_opened(tmp_path: Path) -> None:
 
 @pytest.mark.slow(1)
 def test_what_decompresses_beyond_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small file of many zeros is a line that is too long, and one of many lines a file that is too large."""
+    """A small file that decompresses to an overlong line, or to a file that is too large, is refused."""
     path = tmp_path / "results.jsonl.zst"
     path.write_bytes(zstandard.compress(with_lines(HEADER) + bytes(1 << 28)))
     assert path.stat().st_size < 1 << 16
@@ -267,7 +267,7 @@ def test_what_decompresses_beyond_the_limit_is_refused(tmp_path: Path, monkeypat
 
 
 def test_what_cannot_be_decompressed_is_refused(tmp_path: Path) -> None:
-    """A damaged file, and one with anything behind it."""
+    """A damaged file, and one with trailing data, is refused."""
     path = tmp_path / "results.jsonl.zst"
     packed = zstandard.compress(with_lines(HEADER, RESULT, FOOTER))
     for damaged in (packed[:4] + b"\xff" * 20, packed + b"more"):
@@ -298,7 +298,7 @@ def test_commands_refuse_in_a_sentence(
 
 
 def test_a_name_is_never_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Merging parts whose names lead elsewhere writes the one file that was asked for."""
+    """Merging parts whose names contain paths writes only the requested file."""
     (tmp_path / "inside").mkdir()
     monkeypatch.chdir(tmp_path / "inside")
     named = Result("../../evil", "cpu", "float32", "../evil", ("SDPA-1",), Outcome.PASSED)
@@ -309,7 +309,7 @@ def test_a_name_is_never_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_names_and_patterns_are_text_on_a_page() -> None:
-    """What a result file says is no tag, link, image, row or column of a page that is made from it."""
+    """Text from a result file makes no tag, link, image, row or column on a page."""
     evil = "<script>|\n[x](javascript:y) ![](http://z)"
     some = Result(
         "<b>|",

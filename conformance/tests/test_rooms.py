@@ -1,4 +1,4 @@
-"""What naming a folder of the checkout on pytest's command line runs."""
+"""The tests that run when a folder of the checkout is named on pytest's command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = HERE.parent
 
 
 def ignored(folder: str, *words: str) -> bool:
-    """Whether a run with these words leaves the folder out."""
+    """Whether a run with these arguments leaves the folder out."""
     source = pytest.Config.ArgsSource.ARGS if words else pytest.Config.ArgsSource.TESTPATHS
     options = SimpleNamespace(dir=ROOT)
     config = SimpleNamespace(args_source=source, args=words, invocation_params=options, getoption=lambda _: None)
@@ -22,7 +22,7 @@ def ignored(folder: str, *words: str) -> bool:
 
 @pytest.mark.parametrize("room", ["conformance", "bench"])
 def test_naming_what_judges_or_times_runs_no_test_of_its_code(room: str) -> None:
-    """``pytest conformance`` is the suite, as users run it."""
+    """``pytest conformance`` is the suite as users run it, without the tests of its code."""
     assert ignored(f"{room}/tests", room)
     assert not ignored(f"{room}/tests", f"{room}/tests")
     assert not ignored(f"{room}/tests")
@@ -30,5 +30,5 @@ def test_naming_what_judges_or_times_runs_no_test_of_its_code(room: str) -> None
 
 @pytest.mark.parametrize("room", ["api", "impls", "reports", "studies"])
 def test_naming_another_folder_runs_its_tests(room: str) -> None:
-    """They have nothing else that pytest could run."""
+    """Naming another folder runs its tests, the only ones there."""
     assert not ignored(f"{room}/tests", room)

@@ -49,7 +49,7 @@ def lines_after(text: str, title: str) -> list[str]:
 
 @pytest.mark.slow
 def test_a_wrong_layout_is_said_once_at_the_end_and_in_what_it_explains(tmp_path: Path) -> None:
-    """The finding stands in the diagnosis, with clause and script, in the header of the result file and in messages."""
+    """The finding is in the diagnosis, with clause and script, in the result file's header and in messages."""
     options = ("--impl", "mykernels.py:inside", *FLOAT32, "--case", "plain-square", "--conformance-json", "o.jsonl")
     done = run(plug_in(tmp_path, KERNELS), *options)
     assert done.returncode == 1
@@ -66,7 +66,7 @@ def test_a_wrong_layout_is_said_once_at_the_end_and_in_what_it_explains(tmp_path
 
 @pytest.mark.slow
 def test_a_right_adapter_is_not_mentioned(tmp_path: Path) -> None:
-    """Of a right function nothing is said, and the header of the result file is what it was."""
+    """A right function has no finding in the output or in the header of the result file."""
     options = ("--impl", "mykernels.py:attention", "--case", "plain", "--conformance-json", "o.jsonl")
     done = run(plug_in(tmp_path, KERNELS), *options)
     assert done.returncode == 0, done.stdout
@@ -76,7 +76,7 @@ def test_a_right_adapter_is_not_mentioned(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_dtype_that_works_undeclared_is_a_hint(tmp_path: Path) -> None:
-    """The dtypes that a function does not name, and computes right in, are named; the run passes."""
+    """Undeclared dtypes in which a function is right are named in a hint; the run passes."""
     done = run(plug_in(tmp_path, KERNELS), "--impl", "mykernels.py:attention", "--case", "plain")
     assert done.returncode == 0, done.stdout
     assert "hint: mykernels.py:attention on cpu: a tiny input comes out right in float64, float16" in done.stdout
@@ -84,7 +84,7 @@ def test_a_dtype_that_works_undeclared_is_a_hint(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_keyword_that_works_under_another_name_is_a_hint(tmp_path: Path) -> None:
-    """Parameters that do what a keyword is to do are named; one that is named like it and does nothing is not."""
+    """Parameters that act like a keyword are named in a hint; one that only sounds like it is not."""
     text = RIGHT.replace(
         "mask=None, is_causal=False, scale=None", "attn_mask=None, causal=False, sm_scale=None, scaling=0"
     )
@@ -104,7 +104,7 @@ def test_a_keyword_that_works_under_another_name_is_a_hint(tmp_path: Path) -> No
 @pytest.mark.parametrize("option", [FLOAT32, ("--in-process",)])
 @pytest.mark.slow
 def test_no_dtype_is_tried_that_was_not_asked_for(tmp_path: Path, option: tuple[str, ...]) -> None:
-    """With --dtype another one is not tried, and a debugger sees the calls of cases alone."""
+    """With --dtype other dtypes are not tried, and with --in-process only the calls of cases are made."""
     calls = (
         "import os\ndef attention(q, k, v):\n    print(q.dtype, os.getpid(), file=open('calls', 'a'))\n"
         "    return q**2 + 7\n"
@@ -114,13 +114,13 @@ def test_no_dtype_is_tried_that_was_not_asked_for(tmp_path: Path, option: tuple[
     called = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
     assert {dtype for dtype, _ in called} <= {"float32", "float64"}
     by_process = Counter(process for _, process in called)
-    # A process for the probe of the envelope, in each dtype; the one that judges; and the script of the failure.
+    # One process probes the envelope, in each dtype; one judges; one runs the script of the failure.
     assert option == FLOAT32 or list(by_process.values()) == [2, 1, 1]
 
 
 @pytest.mark.slow
 def test_a_feature_that_is_declared_and_refused_fails_the_run(tmp_path: Path) -> None:
-    """Every case passed or was unsupported, and the run fails, naming the feature."""
+    """No case failed, but the run fails and names the feature."""
     done = run(plug_in(tmp_path, KERNELS), "--impl", "mykernels.py:refuses_windows", *FLOAT32)
     assert done.returncode == 1
     assert " failed" not in done.stdout.splitlines()[-1]
@@ -129,7 +129,7 @@ def test_a_feature_that_is_declared_and_refused_fails_the_run(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_selection_of_cases_says_nothing_of_a_feature(tmp_path: Path) -> None:
-    """What refuses all of the cases that were chosen passes, with a hint: the ones it takes may be among the others."""
+    """Refusing all selected cases of a feature is only a hint, as other cases of it may be accepted."""
     options = ("--impl", "mykernels.py:refuses_windows", *FLOAT32, "--case", "plain*", "--case", "window-*")
     done = run(plug_in(tmp_path, KERNELS), *options)
     assert done.returncode == 0, done.stdout
@@ -138,7 +138,7 @@ def test_a_selection_of_cases_says_nothing_of_a_feature(tmp_path: Path) -> None:
     assert "FAILED" not in done.stdout
 
 
-#: Two right functions that take a keyword in one form alone: a square bias, and a mask with causal and Sq = Sk.
+#: Two right functions that take a keyword in only one form: a square bias, and a mask with causal and Sq = Sk.
 NARROW = """
 import numpy as np
 
@@ -179,14 +179,14 @@ def causal_mask(q, k, v, *, mask=None, is_causal=False):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "feature"), [("square_bias", "bias"), ("causal_mask", "combinations")])
 def test_a_keyword_that_is_taken_in_one_form_is_asked_in_it(tmp_path: Path, name: str, feature: str) -> None:
-    """A right function passes the cases of that form, and is not said to refuse what it declares."""
+    """A right function passes the cases of that form, and is not reported to refuse its keyword."""
     done = run(plug_in(tmp_path, NARROW), "--impl", f"mykernels.py:{name}", *FLOAT32)
     assert done.returncode == 0, done.stdout
     assert "FAILED" not in done.stdout
     assert re.search(rf"in part[^;]* {feature} \([1-9]", " ".join(done.stdout.split()))
 
 
-#: A function that is compiled for each call, by a compiler that is not there; invalid dtypes are refused before.
+#: A function that compiles each call with a compiler that does not exist; invalid dtypes are refused before.
 UNCOMPILED = """
 import subprocess
 
@@ -203,7 +203,7 @@ def attention(q, k, v, *, mask=None, is_causal=False):
 
 @pytest.mark.slow
 def test_a_broken_compiler_fails_the_run(tmp_path: Path) -> None:
-    """A few invalid inputs are refused rightly, and everything else is refused: red, with the words of the refusal."""
+    """A few rightly refused invalid inputs do not make the run green; the words of the refusal are printed."""
     done = run(plug_in(tmp_path, UNCOMPILED), "--impl", "mykernels.py:attention", *FLOAT32)
     assert done.returncode == 1
     said = " ".join(done.stdout.split())
@@ -216,7 +216,7 @@ def test_a_broken_compiler_fails_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_broken_compiler_fails_a_quick_run(tmp_path: Path) -> None:
-    """The invalid inputs that it refuses rightly are no result."""
+    """Rightly refused invalid inputs do not count as results."""
     done = run(plug_in(tmp_path, UNCOMPILED), "--impl", "mykernels.py:attention", *FLOAT32, "--quick")
     said = " ".join(done.stdout.split())
     assert done.returncode == 1, said
@@ -226,7 +226,7 @@ def test_a_broken_compiler_fails_a_quick_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_function_that_takes_anything_declares_nothing(tmp_path: Path) -> None:
-    """With **kwargs a refusal is how a function says what it lacks: a hint, and no failure."""
+    """A refusal by a function with **kwargs is a hint and no failure, as it declares no keyword."""
     options = ("--impl", "mykernels.py:takes_anything", *FLOAT32, "--case", "plain*", "--case", "window-*")
     done = run(plug_in(tmp_path, KERNELS), *options)
     assert done.returncode == 0, done.stdout
@@ -236,7 +236,7 @@ def test_a_function_that_takes_anything_declares_nothing(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_required_feature_that_is_unsupported_fails_the_run(tmp_path: Path) -> None:
-    """The features that the function has are claimed; the required one that it has not is named."""
+    """Features that the function has are claimed; a required one that it lacks is named."""
     options = ("--impl", "mykernels.py:attention", *FLOAT32, "--case", "plain*", "--case", "*window*")
     done = run(plug_in(tmp_path, KERNELS), *options, "--require", "core,windows")
     assert done.returncode == 1
@@ -246,7 +246,7 @@ def test_a_required_feature_that_is_unsupported_fails_the_run(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_required_features_that_are_kept_pass(tmp_path: Path) -> None:
-    """The whole of core and masks, judged and kept."""
+    """A run with all cases of core and masks passes."""
     options = ("--impl", "mykernels.py:attention", *FLOAT32, "--require", "core,masks")
     done = run(plug_in(tmp_path, KERNELS), *options)
     assert done.returncode == 0, done.stdout
@@ -255,7 +255,7 @@ def test_required_features_that_are_kept_pass(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_unknown_required_feature_is_a_usage_error(tmp_path: Path) -> None:
-    """One sentence with the nearest name, before anything is run."""
+    """One sentence with the nearest name is printed before anything runs."""
     done = run(tmp_path, "--require", "maks")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "--require maks: no such feature; did you mean masks" in done.stderr
@@ -263,26 +263,26 @@ def test_an_unknown_required_feature_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def found(refuses: Callable[[AnyCase], bool]) -> list[Refused]:
-    """What is found of an implementation that refuses these cases and passes the others."""
+    """The refused keywords of an implementation that refuses these cases and passes the others."""
     return refused(results(lambda case: Outcome.UNSUPPORTED if refuses(case) else Outcome.PASSED))
 
 
 @pytest.mark.parametrize("keyword", [name for name in SDPA.keywords if name not in TOGETHER.values()])
 def test_a_keyword_that_is_refused_everywhere_is_found(keyword: str) -> None:
-    """Each keyword of sdpa, and no other with it but those that no call gives without it."""
+    """The keyword is found, and no other except those that no call gives without it."""
     names = [each.keyword for each in found(lambda case: keyword in case.keywords)]
     assert keyword in names
     assert set(names) <= {keyword, "causal_offset"}
 
 
 def test_a_refused_keyword_is_counted_in_cases() -> None:
-    """The line says in how many cases."""
+    """The line has the number of cases."""
     (each,) = found(lambda case: "return_weights" in case.keywords)
     assert each.line == (f"mine: feature return_weights is declared and refused in all {each.cases} cases that need it")
 
 
 def test_a_keyword_that_works_once_is_not_refused() -> None:
-    """One case that ran is enough, and a failed one ran."""
+    """A keyword is not refused if one of its cases ran, even if it failed."""
     assert found(lambda case: "window" in case.keywords and case.name != "window-both") == []
     made = results(lambda case: Outcome.UNSUPPORTED if "window" in case.keywords else Outcome.PASSED)
     failed = [r for r in made if r.case != "window-both"]
@@ -292,24 +292,24 @@ def test_a_keyword_that_works_once_is_not_refused() -> None:
 
 @pytest.mark.parametrize(("device", "blamed"), [("cuda", []), ("cpu", ["mask"])])
 def test_what_is_known_to_be_refused_on_a_device_is_not_blamed_there(device: str, blamed: list[str]) -> None:
-    """The flash kernel of torch has no masks on CUDA, and has them on the CPU."""
+    """The flash kernel of torch is known to have no masks on CUDA; on the CPU it has them."""
     made = results(lambda case: Outcome.UNSUPPORTED if "mask" in case.keywords else Outcome.PASSED)
     named = [replace(r, implementation="torch-sdpa-flash", device=device) for r in made]
     assert [each.keyword for each in refused(named)] == blamed
 
 
 def test_a_shape_that_is_refused_is_not_taken_for_a_keyword() -> None:
-    """Where the same call without the keyword is refused too, the keyword is not to blame."""
+    """A keyword is not blamed if the same call without it is refused too."""
     assert found(lambda case: case.shape.sq != case.shape.sk) == []
 
 
 def test_everything_refused_blames_no_keyword() -> None:
-    """If nothing ran, nothing is known of a keyword."""
+    """If nothing ran, no keyword is blamed."""
     assert found(lambda case: True) == []
 
 
 def test_a_keyword_that_is_not_declared_is_not_refused() -> None:
-    """Unsupported for want of the keyword is no refusal."""
+    """A call that is unsupported for lack of the keyword is not a refusal."""
     made = results(lambda case: Outcome.UNSUPPORTED if "window" in case.keywords else Outcome.PASSED)
     lacking = [r if r.outcome is Outcome.PASSED else replace(r, reason="no keyword window") for r in made]
     assert refused(lacking) == []

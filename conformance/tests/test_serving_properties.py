@@ -1,4 +1,4 @@
-"""Properties of the forms that serve: they hold for right implementations, and find what is wrong."""
+"""Properties of the serving forms: they hold for right implementations, and find wrong ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from attention_conformance.impls.operators import OPERATORS
 from attention_conformance.impls.process.pool import Pool
 from attention_conformance.impls.select import builtin
 
-#: A fault that each property finds.
+#: A fault that each property must find.
 WRONG = {
     "varlen-agrees-with-reference": "packed-top-left",
     "varlen-sequence-alone": "packed-boundaries-ignored",
@@ -85,7 +85,7 @@ WRONG = {
     "latent-tokens-split": "latent-lse-without-rope",
 }
 
-#: Keywords that problems of a form have not: those of others, and of trees what TREE-4 leaves open.
+#: Keywords that problems of a form lack: those of other forms, and for trees what TREE-4 leaves open.
 _PLACED = {"alibi_slopes", "head_scale", "rotary_cos", "rotary_sin", "rotary_interleaved", "past_key", "past_value"}
 NOT_DRAWN = {
     "paged": {"k_scale", "v_scale"},
@@ -93,12 +93,12 @@ NOT_DRAWN = {
     "trees": _PLACED | {"window"},
 }
 
-#: Right implementations of each operator, as they are built in.
+#: Right built-in implementations of each operator.
 RIGHT = {each.operator: name for name, each in builtin().items() if name.startswith("numpy")} | {"sdpa": "numpy-eager"}
 
 
 def run(prop: str, tested: Implementation, dtype: str, examples: int, *, shrink: bool = False) -> Result:
-    """What becomes of a property."""
+    """The result of a property."""
     keywords = frozenset(OPERATORS[tested.operator].keywords) - {"num_splits"}
     context = Context(Target(tested, "cpu", dtype), Pool(in_process=True), keywords)
     return fuzz(SERVING_PROPERTIES[prop], context, Setting(examples, 1, shrink))
@@ -108,7 +108,7 @@ each_property = pytest.mark.parametrize("prop", list(SERVING_PROPERTIES))
 
 
 def test_each_property_has_a_fault_and_a_must() -> None:
-    """And a form that has random problems."""
+    """Each property has a fault and a MUST clause, and belongs to a form with random problems."""
     assert WRONG.keys() == SERVING_PROPERTIES.keys()
     assert {prop.form for prop in SERVING_PROPERTIES.values()} == set(FORMS)
     assert all(clauses()[prop.clause].level is Level.MUST for prop in SERVING_PROPERTIES.values())
@@ -118,7 +118,7 @@ def test_each_property_has_a_fault_and_a_must() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @each_property
 def test_a_right_one_has_every_property(prop: str, dtype: str) -> None:
-    """With as many examples as were asked for."""
+    """A right implementation passes with the requested number of examples."""
     result = run(prop, builtin()[RIGHT[SERVING_PROPERTIES[prop].operator]], dtype, 12)
     assert (result.outcome, result.reason) == (Outcome.PASSED, "12 examples"), result.message
 
@@ -126,14 +126,14 @@ def test_a_right_one_has_every_property(prop: str, dtype: str) -> None:
 @pytest.mark.slow(3)
 @each_property
 def test_a_wrong_one_fails_its_property(prop: str) -> None:
-    """Each finds a fault that is one of its form."""
+    """Each property finds a fault of its form."""
     result = run(prop, implementation(FAULTS[WRONG[prop]]), "float32", 60)
     assert (result.outcome, result.failure) == (Outcome.FAILED, Failure.VALUE), prop
     assert result.broken in clauses()
 
 
 def test_a_failure_shrinks_and_its_line_is_a_case_that_fails() -> None:
-    """To a pack that can be read; the line that is to be pasted gives a case whose problem it is."""
+    """The counterexample is a small pack; the line to paste gives a case with its problem."""
     result = run("varlen-agrees-with-reference", implementation(FAULTS["packed-top-left"]), "float32", 60, shrink=True)
     (line,) = re.findall(r"yield (ServingProblem.*)", result.message)
     known = {each.__name__: each for each in (ServingProblem, PackedShape, PagedShape, Parts)}
@@ -145,7 +145,7 @@ def test_a_failure_shrinks_and_its_line_is_a_case_that_fails() -> None:
 
 
 def known_by(record: str, fake: str, prop: str) -> tuple[Result, Result]:
-    """What becomes of a property of a fake that a record of the ledger speaks of, and without the record."""
+    """The results of a property for a fake, with and without a record of the ledger about it."""
     target = f"attention_conformance.conformance.tests.property_fakes:{fake}"
     keywords = frozenset(OPERATORS["varlen"].keywords) - {"num_splits", "sinks"}
     records = tuple(each for each in read().deviations if each.id == record)
@@ -169,14 +169,14 @@ def known_by(record: str, fake: str, prop: str) -> tuple[Result, Result]:
 )
 @pytest.mark.parametrize("prop", ["varlen-agrees-with-reference", "varlen-sequence-alone"])
 def test_a_recorded_deviation_of_packs_is_not_a_failure(prop: str, record: str, fake: str) -> None:
-    """Rows without a key, and packs without one; without the record each fails."""
+    """Records about rows without a key, and packs without one, excuse these; without the record each fails."""
     known, unknown = known_by(record, fake, prop)
     assert (known.outcome, known.reason) == (Outcome.KNOWN_DEVIATION, f"only where the ledger says so [{record}]")
     assert unknown.outcome is Outcome.FAILED
 
 
 def test_a_recorded_deviation_of_packs_excuses_no_other_row() -> None:
-    """Rows that have keys are held to their bound beside those that are excused; nor is another kind of failure."""
+    """Rows with keys must stay within their bound next to excused rows; another kind of failure is not excused."""
     other, _ = known_by("jax-varlen-nn-empty-rows", "packed_mean_of_more", "varlen-agrees-with-reference")
     assert (other.outcome, other.failure) == (Outcome.FAILED, Failure.VALUE)
     kind, _ = known_by("jax-varlen-nn-empty-rows", "packed_without_keys", "varlen-agrees-with-reference")
@@ -185,7 +185,7 @@ def test_a_recorded_deviation_of_packs_excuses_no_other_row() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_problems_are_drawn_of_every_keyword(form: str) -> None:
-    """Each is a case of its operator, and those that an implementation has not are not given."""
+    """Problems cover every keyword of their form as cases of its operator; missing keywords are not given."""
     made = {
         "varlen": PackedCase,
         "varlen_grad": PackedGradientCase,
@@ -210,7 +210,7 @@ def test_problems_are_drawn_of_every_keyword(form: str) -> None:
 
 
 def test_where_shapes_cost_there_are_few() -> None:
-    """Of each form one of a short list; of blocks two sizes."""
+    """Costly shapes come from a short list for each form, and block sizes too."""
     for form, palette in PALETTES.items():
         problems = [drawn(of_rng(np.random.default_rng(n)), form, few=True) for n in range(20)]
         assert {each.shape for each in problems} == set(palette)
@@ -219,7 +219,7 @@ def test_where_shapes_cost_there_are_few() -> None:
 
 
 def test_a_tree_stands_within_the_keys() -> None:
-    """With keys before it and behind it, another one for each batch or one for all, and rows without a key."""
+    """Trees have keys before and after them, one tree for each batch or one for all, and different offsets."""
     problems = [drawn(of_rng(np.random.default_rng(n)), "trees") for n in range(100)]
     offsets = [np.ravel(dict(each.options).get("causal_offset", 0)) for each in problems]
     room = [each.shape.sk - each.shape.sq for each in problems]
@@ -230,7 +230,7 @@ def test_a_tree_stands_within_the_keys() -> None:
 
 
 def test_rows_without_a_block_are_drawn() -> None:
-    """And heads and batches of which each has its own table."""
+    """Tables have rows without a block, and are for all heads and batches or for each."""
     problems = [drawn(of_rng(np.random.default_rng(n)), "blocks") for n in range(100)]
     tables = [each.case().inputs("float32").keywords["block_mask"] for each in problems]
     assert any(not table.any(axis=-1).all() and table.any() for table in tables)
@@ -238,7 +238,7 @@ def test_rows_without_a_block_are_drawn() -> None:
 
 
 def test_a_part_without_a_key_is_drawn() -> None:
-    """In some rows of some problems, with a log-sum-exp of −inf and an output of zeros."""
+    """Some rows have parts without a key, with a log-sum-exp of −inf and an output of zeros."""
     problem = ServingProblem("some", "merge", sizes(parts=5), empty=0.5)
     x = problem.case().inputs("float32")
     none = np.isneginf(x.lses)

@@ -1,4 +1,4 @@
-"""Runs in parts: each test is in one part, and what merge joins is what one machine would have written."""
+"""Runs in parts: each test is in one part, and the merged parts equal a run on one machine."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def with_header(**entries: Any) -> Callable[[list[dict[str, Any]]], list[dict[st
 
 
 def test_merged_parts_are_the_whole_run(parts: Path, tmp_path: Path) -> None:
-    """Header, results, their order, counts and diagnoses: all but the times."""
+    """Header, results, their order, counts and diagnoses are equal; only times differ."""
     merge([parts / "2.jsonl", parts / "1.jsonl"], tmp_path / "merged.jsonl")
     assert records(tmp_path / "merged.jsonl") == records(parts / "whole.jsonl")
     assert read(tmp_path / "merged.jsonl").diagnoses
 
 
 def test_a_part_has_whole_implementations(parts: Path) -> None:
-    """No implementation is in both, and neither is empty."""
+    """No implementation is in both parts, and neither part is empty."""
     one, two = ({r.implementation for r in read(parts / f"{index}.jsonl").results} for index in (1, 2))
     assert one
     assert two
@@ -74,7 +74,7 @@ def test_a_part_has_whole_implementations(parts: Path) -> None:
 
 
 def test_the_command_merges(parts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It prints how many results there are, or in one sentence what is wrong, and exits with 2."""
+    """The command prints the number of results, or prints one sentence and exits with 2."""
     files = [str(parts / "1.jsonl"), str(parts / "2.jsonl")]
     assert main(["merge", str(tmp_path / "m.jsonl"), *files]) == 0
     assert capsys.readouterr().out == f"{len(read(parts / 'whole.jsonl').results)} results: {tmp_path / 'm.jsonl'}\n"
@@ -83,7 +83,7 @@ def test_the_command_merges(parts: Path, tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_scopes_are_shared_out_evenly() -> None:
-    """The largest first, each to the smallest part, whatever the order of the tests."""
+    """The largest scope goes first, each to the smallest part, whatever the order of the tests."""
     scopes = ["a"] * 5 + ["b"] * 4 + ["c"] * 3 + ["d"] * 2
     assert share_out(scopes, 2) == share_out(reversed(scopes), 2) == {"a": 1, "b": 2, "c": 2, "d": 1}
     assert set(share_out(scopes, 1).values()) == {1}
@@ -91,7 +91,7 @@ def test_scopes_are_shared_out_evenly() -> None:
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "a/b", "1/2/3", "-1/2"])
 def test_a_part_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
-    """As an option, in one sentence."""
+    """A malformed part is refused in one sentence."""
     with pytest.raises(ValueError, match="expected I/N"):
         parse(text)
     done = run(plug_in(tmp_path), *OPTIONS[:2], f"--shard={text}")
@@ -118,20 +118,20 @@ def test_a_part_is_named_as_it_is_given() -> None:
 def test_parts_that_do_not_belong_together_are_refused(
     parts: Path, tmp_path: Path, change: Any, error: type[MergeError], words: str
 ) -> None:
-    """Each with an error of its own, that says which files and what differs."""
+    """Each kind of mismatch has its own error, which names the files and the difference."""
     with pytest.raises(error, match=words):
         merge([parts / "1.jsonl", changed(parts, tmp_path, change)], tmp_path / "out.jsonl")
     assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_a_whole_run_is_no_part(parts: Path, tmp_path: Path) -> None:
-    """Nor is a file that says nothing of a part."""
+    """A file of a whole run is not a part."""
     with pytest.raises(NotAPart, match="whole run"):
         merge([parts / "1.jsonl", parts / "whole.jsonl"], tmp_path / "out.jsonl")
 
 
 def test_a_missing_part_is_named(parts: Path, tmp_path: Path) -> None:
-    """So is the lack of any."""
+    """A missing part is named, and so is an empty list."""
     with pytest.raises(PartMissing, match="2/2"):
         merge([parts / "1.jsonl"], tmp_path / "out.jsonl")
     with pytest.raises(PartMissing, match="no parts"):
@@ -139,7 +139,7 @@ def test_a_missing_part_is_named(parts: Path, tmp_path: Path) -> None:
 
 
 def test_a_result_in_two_parts_is_refused(parts: Path, tmp_path: Path) -> None:
-    """Two results of one case cannot both stand."""
+    """Two results for one case are refused."""
     first = json.loads((parts / "1.jsonl").read_text(encoding="utf-8").splitlines()[1])
 
     def doubled(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -152,6 +152,6 @@ def test_a_result_in_two_parts_is_refused(parts: Path, tmp_path: Path) -> None:
 
 
 def test_every_error_is_one_of_merging() -> None:
-    """So that a caller can catch them together."""
+    """Every error is a MergeError, so that a caller can catch them together."""
     named = [each for each in vars(sharding).values() if isinstance(each, type) and issubclass(each, MergeError)]
     assert len(named) == 7

@@ -1,4 +1,4 @@
-"""SOURCES.md: every example, typed in as it stands, gives the numbers that stand below it, in every framework."""
+"""SOURCES.md: every example, typed in unchanged, gives the numbers printed below it, in every framework."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 
 PAGE = (Path(__file__).parents[1] / "SOURCES.md").read_text(encoding="utf-8")
 
-#: What comes first on the page, and the examples with what they print.
+#: The first block of the page, and the examples with their outputs.
 SETUP, *CODE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 EXAMPLES = re.findall(r"```python\n([^`]*?)```\n+```text\n(.*?)```", PAGE, re.DOTALL)
 
 
 def printed(code: str) -> dict[str, list[str]]:
-    """What an example prints, by implementation, without its name."""
+    """The output of an example, by implementation, without its name."""
     names: dict[str, Any] = {}
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
@@ -32,7 +32,7 @@ def printed(code: str) -> dict[str, list[str]]:
 
 
 def test_every_example_shows_what_it_prints() -> None:
-    """All code but the first block stands above its output, and each article has an example."""
+    """Each block of code but the first is followed by its output, and each article has an example."""
     assert len(EXAMPLES) == len(CODE) == 6
     assert re.findall(r"^## Source (\d+)", PAGE, re.MULTILINE) == ["000", "001", "002", "003", "004"]
 

@@ -12,7 +12,7 @@ from attention_conformance.conformance.cases.store import CaseStore
 
 
 class Clock:
-    """A clock that goes on only where it is told to, so that no test depends on how busy the machine is."""
+    """A clock that advances only on request, so that no test depends on how busy the machine is."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -22,7 +22,7 @@ class Clock:
         return self.now
 
     def go_on(self, seconds: float) -> None:
-        """What takes so long."""
+        """Advance the clock."""
         self.now += seconds
 
 
@@ -35,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_what_is_within_counts_for_itself_alone(clock: Clock) -> None:
-    """So that a reference that is made while a bound is counts once."""
+    """Time within an inner part counts only for it, so that a reference made during a bound counts once."""
     before = stopwatch.seconds("outer"), stopwatch.seconds("inner")
     with stopwatch.measured("outer"):
         clock.go_on(1.0)
@@ -45,7 +45,7 @@ def test_what_is_within_counts_for_itself_alone(clock: Clock) -> None:
 
 
 def test_threads_are_counted_apart(clock: Clock) -> None:
-    """Each that judges asks for its own."""
+    """Each judging thread reads only its own time."""
     with stopwatch.measured("apart"):
         clock.go_on(1.0)
     found = []
@@ -57,7 +57,7 @@ def test_threads_are_counted_apart(clock: Clock) -> None:
 
 
 def test_what_a_store_makes_is_references(clock: Clock) -> None:
-    """Once; what it has takes no time."""
+    """Making a value counts as references once; a stored value takes no time."""
     store, before = CaseStore(), stopwatch.seconds(stopwatch.REFERENCES)
     for _ in range(2):
         store.get("key", lambda: clock.go_on(1.0))

@@ -15,20 +15,20 @@ from attention_conformance.impls.contract import Profile
 
 @dataclass
 class Pair:
-    """Two arrays of 8 bytes in all."""
+    """Two arrays of 8 bytes together."""
 
     one: np.ndarray
     other: dict[str, np.ndarray]
 
 
 def pair(number: int) -> Pair:
-    """A value that is told from others."""
+    """A value that differs from others."""
     return Pair(np.array([number], np.int32), {"same": np.array([number], np.int32)})
 
 
 @pytest.mark.parametrize("limit", [None, 100])
 def test_a_value_is_made_once(limit: int | None) -> None:
-    """The second time it is the same object."""
+    """The second request gives the same object."""
     store, numbers = CaseStore(limit), iter((3, 4))
     value = store.get("key", lambda: pair(next(numbers)))
     assert store.get("key", lambda: pair(next(numbers))) is value
@@ -36,7 +36,7 @@ def test_a_value_is_made_once(limit: int | None) -> None:
 
 
 def test_the_oldest_are_forgotten() -> None:
-    """As many bytes as the limit are kept, and one value whatever its size."""
+    """Values up to the limit in bytes are kept, and a single value whatever its size."""
     store = CaseStore(16)
     for number in (1, 2, 3):
         store.get(number, lambda number=number: pair(number))  # type: ignore[misc]
@@ -58,7 +58,7 @@ def test_what_cannot_be_made_is_not_kept() -> None:
 
 @pytest.mark.parametrize("name", ["causal-tiles", "mha-bias", "sublayer-post-norm", "grad-bias", "mha-grad-plain"])
 def test_a_case_keeps_what_is_known_of_it(name: str) -> None:
-    """Inputs, expected results and the bound of each profile, for every operator; another store makes its own."""
+    """Inputs, expected results and the bound of each profile are kept for each operator; another store makes others."""
     case = every_case()[name]
     other = replace(case, store=CaseStore())
     for each in (case, other):
@@ -74,5 +74,5 @@ def test_a_case_keeps_what_is_known_of_it(name: str) -> None:
 
 
 def test_bytes_of_arrays_are_counted() -> None:
-    """In dataclasses, mappings and tuples; what holds no array counts nothing."""
+    """Arrays in dataclasses, mappings, lists and tuples are counted; anything else counts nothing."""
     assert array_bytes((pair(1), [np.zeros(2)], "text", None, 5)) == 24

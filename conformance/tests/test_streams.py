@@ -1,4 +1,4 @@
-"""(SDPA-45) What calls in a held stream amount to, and of whom they are asked."""
+"""(SDPA-45) Outcomes of calls in a held stream, and the implementations that are tested."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ ZEROS = {"output": np.zeros_like(RIGHT["output"])}
 
 
 def judged(**fields: Any) -> Result:
-    """The result of a call that is right but for these fields."""
+    """The result of a call that is right except for these fields."""
     right: Any = {"plain": RIGHT, "in_order": RIGHT, "later": RIGHT, "held": True}
     return streams.judged(InStream("returned", **right | fields), CASE, BLANK)
 
 
 def test_the_clause_is_one_that_no_case_shows() -> None:
-    """A MUST, which only a GPU shows."""
+    """The clause is a MUST that only a GPU shows, and no case."""
     assert clauses()[streams.CLAUSE].level is Level.MUST
     assert streams.CLAUSE in BY_OPTION
 
 
 def test_a_call_in_its_place_passes() -> None:
-    """It says whether the call was submitted while the stream was held."""
+    """The reason says whether the call was submitted while the stream was held."""
     assert (judged().outcome, judged().reason) == (
         Outcome.PASSED,
         "in its place: submitted while the stream was held",
@@ -53,7 +53,7 @@ def test_a_call_in_its_place_passes() -> None:
 
 
 def test_results_of_zeros_were_computed_too_early() -> None:
-    """The message has the clause, what was seen, how to launch it, and the command."""
+    """The message has the clause, the observation, how to launch the kernel, and the command."""
     found = judged(in_order=ZEROS, later=ZEROS)
     assert (found.outcome, found.failure, found.broken) == (Outcome.FAILED, Failure.VALUE, "SDPA-45")
     assert found.reason == "it computed before its inputs were there, which its stream wrote before it"
@@ -63,14 +63,14 @@ def test_results_of_zeros_were_computed_too_early() -> None:
 
 
 def test_results_that_are_right_later_came_too_late() -> None:
-    """What came behind the call in its stream did not have them."""
+    """Work after the call in its stream did not see the results."""
     found = judged(in_order=ZEROS)
     assert found.outcome is Outcome.FAILED
     assert found.reason == "its results were not there for what came behind it in its stream, and were later"
 
 
 def test_a_kernel_that_is_not_accurate_is_compared_with_itself() -> None:
-    """Its cases fail, and its order is right, or wrong."""
+    """Order is judged against the kernel's own results, even if they are wrong, which its cases report."""
     off = {"output": 1.5 * RIGHT["output"]}
     assert judged(plain=off, in_order=off, later=off).outcome is Outcome.PASSED
     assert judged(plain=off, in_order=ZEROS, later=off).outcome is Outcome.FAILED
@@ -85,21 +85,21 @@ def test_calls_need_not_have_equal_bits() -> None:
 
 @pytest.mark.parametrize("value", [0.0, np.nan])
 def test_of_zeros_and_nan_nothing_can_be_said(value: float) -> None:
-    """Late inputs would give them too, or not be seen."""
+    """Results of zeros or NaN are unsupported, as late inputs would give the same, or not be seen."""
     same = {"output": np.full_like(ZEROS["output"], value)}
     assert judged(plain=same, in_order=same, later=same).outcome is Outcome.UNSUPPORTED
 
 
 @pytest.mark.parametrize("status", ["raised", "unsupported"])
 def test_exceptions_are_left_to_the_cases(status: Any) -> None:
-    """With their text."""
+    """An exception is unsupported with its text, and left to the cases."""
     found = streams.judged(InStream(status, "ValueError: no"), CASE, BLANK)
     assert (found.outcome, found.reason) == (Outcome.UNSUPPORTED, "ValueError: no")
 
 
 @pytest.mark.parametrize(("error", "failure"), [(Crashed, Failure.CRASHED), (TimedOut, Failure.TIMEOUT)])
 def test_a_process_that_dies_in_the_stream_fails(error: Any, failure: Failure) -> None:
-    """The cases ran before it."""
+    """A process that dies here fails, as the cases ran before."""
 
     class Pool:
         def call(self, *_: Any, **__: Any) -> None:
@@ -110,7 +110,7 @@ def test_a_process_that_dies_in_the_stream_fails(error: Any, failure: Failure) -
 
 
 def test_a_process_that_lost_its_gpu_in_the_stream_ends() -> None:
-    """Every later call of it would raise the same."""
+    """The process is ended, as every later call would raise the same."""
 
     class Pool:
         ended = 0
@@ -127,7 +127,7 @@ def test_a_process_that_lost_its_gpu_in_the_stream_ends() -> None:
 
 
 def test_where_a_call_is_refused_the_next_case_is_tried() -> None:
-    """A kernel that is causal alone is asked for causal; of one that refuses all the last reason is told."""
+    """A causal-only kernel is tested with a causal case; if all cases are refused, the last reason is reported."""
     of_sdpa = [case for case in every_case().values() if case.operator == "sdpa"]
     plain, causal, *_ = streams.chosen(of_sdpa, TARGET, frozenset({"is_causal", "scale"}))
     assert [sorted(case.keywords) for case in (plain, causal)] == [[], ["is_causal"]]
@@ -146,14 +146,14 @@ def test_where_a_call_is_refused_the_next_case_is_tried() -> None:
 
 
 def test_who_is_asked() -> None:
-    """Implementations with torch's arrays, on CUDA."""
+    """Implementations with torch's arrays are tested, on CUDA."""
     assert streams.asked(TARGET)
     assert not streams.asked(Target(builtin()["torch-sdpa"], "cpu", "float32"))
     assert not streams.asked(Target(builtin()["jax-nn"], "cuda", "float32"))
 
 
 def test_the_case_is_one_whose_results_zeros_do_not_give() -> None:
-    """Plain valid calls of an operator, with keywords that there are."""
+    """The cases are plain and valid, with existing keywords and results other than zeros."""
     cases = list(every_case().values())
     of_sdpa = [case for case in cases if case.operator == "sdpa"]
     (found,) = streams.chosen(of_sdpa, TARGET, frozenset())
@@ -167,7 +167,7 @@ def test_the_case_is_one_whose_results_zeros_do_not_give() -> None:
 
 
 def test_on_a_cpu_there_is_no_such_test_and_none_is_skipped() -> None:
-    """The closing line of a run is as before."""
+    """On a CPU the closing line of a run is unchanged."""
     options = ("--impl", "torch-sdpa", "--device", "cpu", "--dtype", "float32", "-k", "test_streams")
     command = [sys.executable, "-m", "pytest", "--pyargs", "attention_conformance.conformance", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -191,7 +191,7 @@ devices = ["cuda"]
 
 
 def test_a_record_of_the_ledger_may_be_of_it(tmp_path: Path) -> None:
-    """A failure is a known deviation then, and one that is gone fails."""
+    """A recorded failure is a known deviation, and a record that is gone fails."""
     (tmp_path / "ledger.toml").write_text(RECORD)
     ledger = read([tmp_path / "ledger.toml"])
     known = apply(ledger, judged(in_order=ZEROS), CASE, {"torch": "2.11.0"})

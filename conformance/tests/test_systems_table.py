@@ -1,6 +1,6 @@
 """The table of systems in SOURCES.md: every implementation in every row passes the cases of the row.
 
-It does in the published results; that it does today is what conformance of the built-ins says.
+This holds in the published results; conformance runs of the built-ins check it for today.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAIRS = [
 
 
 def test_every_article_has_a_row() -> None:
-    """All five are in the table, each with implementations of at least four frameworks or exports."""
+    """All five articles are in the table, each with implementations of at least four frameworks or exports."""
     assert {article for article, *_ in ROWS} == {"000", "001", "002", "003", "004"}
     for _, _, implementations, _ in ROWS:
         assert {re.findall(r"`(\w+)", name)[0] for name in implementations.split(",")} >= {
@@ -41,7 +41,7 @@ def test_every_article_has_a_row() -> None:
 
 @pytest.fixture(scope="module")
 def published() -> dict[tuple[str, str], Outcome]:
-    """What became of each built-in implementation and case, on the CPU in float32."""
+    """The outcome of each built-in implementation and case, on the CPU in float32."""
     every = results.read(PUBLISHED).results
     return {(r.implementation, r.case): r.outcome for r in every if (r.device, r.dtype) == ("cpu", "float32")}
 
@@ -49,7 +49,7 @@ def published() -> dict[tuple[str, str], Outcome]:
 @pytest.mark.slow(1)
 @pytest.mark.parametrize(("article", "name", "pattern"), PAIRS)
 def test_every_row_passes(article: str, name: str, pattern: str, published: dict[tuple[str, str], Outcome]) -> None:
-    """The implementation is judged on the cases, and is right or deviates as recorded; on one it is right at least."""
+    """The implementation passes at least one case, and is right, unsupported or a known deviation on the others."""
     cases = [case for case in every_case().values() if fnmatch(case.name, pattern)]
     assert cases
     assert {case.operator for case in cases} == {builtin()[name].operator}

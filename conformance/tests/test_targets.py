@@ -1,4 +1,4 @@
-"""Targets: what a run selects, and how often it asks for it."""
+"""Targets: what a run selects, and how often it looks it up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attention_conformance.impls.process.pool import Pool
 
 
 def test_a_target_has_the_profile_of_its_device() -> None:
-    """Under a name of its own, so that a run on two devices has both."""
+    """The profile has a separate key for each device, so that a run on two devices has both."""
     of = {device: targets.Target(select.builtin()["jax-nn"], device, "float32") for device in ("cpu", "cuda")}
     assert {device: one.profile.value for device, one in of.items()} == {"cpu": "wide", "cuda": "tf32"}
     keys = [targets.profile_key("jax-nn", device, "float32") for device in of]
@@ -21,7 +21,7 @@ def test_a_target_has_the_profile_of_its_device() -> None:
 
 
 def test_keywords_need_no_second_selection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was selected without looking for envelopes is not examined again, which imports every library."""
+    """A selection made without envelopes is not examined again, which would import every library."""
     implementation = select.builtin()["numpy-eager"]
     asked: list[bool] = []
 
@@ -43,7 +43,7 @@ def test_keywords_need_no_second_selection(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow(3)
 def test_a_process_of_exports_does_not_import_what_they_are_made_with() -> None:
-    """The signatures of exported functions are read where torch is imported anyway."""
+    """The signatures of exported functions are read in a process that imports torch anyway."""
     for package in ("torch", "onnx", "onnxruntime", "onnxscript"):
         pytest.importorskip(package)
     chosen = select.select(["torch-eager", "onnx-export23-torch-sdpa"])
@@ -61,7 +61,7 @@ def test_a_process_of_exports_does_not_import_what_they_are_made_with() -> None:
 
 
 def test_libraries_are_imported_before_the_first_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All processes are started together, of what is installed."""
+    """The processes of all installed implementations are started together."""
     pool, started = Pool(), []
     monkeypatch.setattr(pool, "start", lambda implementations: started.extend(implementations))
     chosen = select.select(["numpy-eager", "numpy-tiled"])
@@ -73,14 +73,14 @@ def test_libraries_are_imported_before_the_first_is_asked(monkeypatch: pytest.Mo
 
 
 class Machine(Pool):
-    """A machine with a GPU, and a function whose probe takes what is said of each device."""
+    """A machine with a GPU, and a function whose probe accepts these dtypes on each device."""
 
     def __init__(self, taken: dict[str, tuple[str, ...]]) -> None:
         super().__init__()
         self.taken, self.probed = taken, list[str]()
 
     def call(self, implementation: Any, function: str, *arguments: Any, **_: Any) -> Any:
-        """Devices, or what a probe on one of them finds."""
+        """The devices, or the result of a probe on one of them."""
         if function.endswith(":devices"):
             return "cpu", "cuda"
         device = arguments[1]
@@ -100,7 +100,7 @@ class Machine(Pool):
 def test_a_probe_calls_on_the_devices_of_the_run(
     asked: list[str], taken: dict[str, tuple[str, ...]], probed: list[str]
 ) -> None:
-    """A kernel for CUDA alone, run with ``--device cuda``, is not called on the CPU, where it has no sizes."""
+    """A CUDA-only kernel run with ``--device cuda`` is not probed on the CPU, where it takes no sizes."""
     implementation = select.builtin()["torch-eager"]
     machine = Machine(taken)
     found = targets._probed(implementation, machine, False, asked)

@@ -25,7 +25,7 @@ LACKS = replace(PASSED, case="window", outcome=Outcome.UNSUPPORTED, meets=(), sh
 
 
 def test_a_row_counts_the_outcomes() -> None:
-    """One row per implementation and device: by outcome."""
+    """A table has one row per implementation and device, with the number of each outcome."""
     head, _, *rows = summary([PASSED, WORSE, FAILED, LACKS], {}, width=200).splitlines()
     assert "  known deviation  " in head
     row = rows[-1].split()
@@ -33,18 +33,18 @@ def test_a_row_counts_the_outcomes() -> None:
 
 
 def test_the_worst_share_is_of_what_passed() -> None:
-    """A failure tells nothing of how much of the bound a correct result uses."""
+    """A failure does not count in the worst share, as it says nothing about correct results."""
     assert " 0.75 " in summary([PASSED, WORSE, FAILED], {})
 
 
 def test_a_dtype_meets_what_all_its_results_meet() -> None:
-    """One result that keeps only the loosest bound decides."""
+    """A single result that keeps only the loosest bound decides what the dtype meets."""
     assert meets_text([PASSED]) == "float16 fused"
     assert meets_text([PASSED, WORSE]) == "float16 storage"
 
 
 def test_what_is_not_installed_is_listed_by_package() -> None:
-    """Implementations without their package are named together, below the table."""
+    """Implementations without their package are listed together, below the table."""
     lines = summary([PASSED], {"jax-jit": ("jax",), "jax-nn": ("jax",), "ort-mha": ("onnxruntime",)}).splitlines()
     assert lines[-2:] == ["not installed: jax (jax-jit, jax-nn)", "not installed: onnxruntime (ort-mha)"]
 
@@ -60,7 +60,7 @@ def test_unsupported_is_not_executed() -> None:
 
 
 def test_a_narrow_terminal_has_no_columns_of_nothing() -> None:
-    """Where the table is wider than the terminal, outcomes that nothing has are left out; ``failed`` never is."""
+    """Outcomes without results are left out where the table is wider than the terminal; ``failed`` never is."""
     wide, narrow = (summary([PASSED, LACKS], {}, width).splitlines()[0] for width in (200, 80))
     assert "known deviation" in wide
     assert "known deviation" not in narrow
@@ -69,7 +69,7 @@ def test_a_narrow_terminal_has_no_columns_of_nothing() -> None:
 
 
 def test_the_whole_of_the_time_is_accounted_for() -> None:
-    """Calls, what is around them, references, judging, and what is no case; the rest has a name, too."""
+    """Time is split into calls, their surroundings, references, judging and other work; the rest has a name too."""
     spent = Spent(2, seconds=20.0, calls=8.0, references=7.0)
     timed = replace(PASSED, run_seconds=2.0, prepare_seconds=1.0)
     line = time_lines([timed], 30.0, {"mine": spent}, {"importing and probing": 3.0, "diagnosis": 0.4})
@@ -80,13 +80,13 @@ def test_the_whole_of_the_time_is_accounted_for() -> None:
 
 
 def test_parts_of_a_run_that_went_on_at_the_same_time_leave_no_rest() -> None:
-    """Nothing below zero is told."""
+    """No part of the time is printed as negative."""
     line = time_lines([PASSED], 5.0, {"a": Spent(1, seconds=4.0), "b": Spent(1, seconds=4.0)}).splitlines()[0]
     assert line == "1 results in 5 s: 0 s preparing, 0 s in first calls, 8 s judging"
 
 
 def test_what_each_implementation_took_is_a_table_where_there_are_several() -> None:
-    """One implementation has a line, two have a row each and their sum."""
+    """A single implementation has one line; two have a row each and their sum."""
     one = Spent(2, 1.0, 3.0, 0.5)
     assert len(time_lines([PASSED], 1.0, {"mine": one}).splitlines()) == 1
     head, *rows = time_lines([PASSED, WORSE], 1.0, {"mine": one, "other": Spent(1, 1.0, 4.0, 0.0)}).splitlines()[1:]

@@ -39,24 +39,24 @@ EXAMPLES = tomllib.loads(DATA.read_text(encoding="utf-8"))["packed"]
 
 
 def result(case: Any, dtype: str, profile: Profile = Profile.WIDE) -> Result:
-    """What is known before a case is judged."""
+    """The result of a case before it is judged."""
     return Result("trial", "cpu", dtype, case.name, case.clauses, Outcome.PASSED, profile=profile)
 
 
 def reply(function: Any, case: Any, dtype: str, operator: str = "varlen") -> Reply:
-    """What a function replies to a case."""
+    """The reply of a function to a case."""
     return call(Implementation("trial", "trial:none", operator=operator), request(case, dtype, "cpu"), function)
 
 
 def assert_caught_twice(operator: str) -> None:
-    """Every fault of an operator is caught by two cases at least, and there are many faults."""
+    """Check that every fault of an operator is caught by at least two cases, and that there are at least 30 faults."""
     kills = judge_faults(Pool(in_process=True), [fault.name for fault in faults_of(operator)])
     assert {kill.fault: list(kill.caught) for kill in kills if len(kill.caught) < LEAST} == {}
     assert len(kills) >= 30
 
 
 def assert_named(name: str, cases: Sequence[Any], *, with_passed: bool = False) -> None:
-    """The diagnosis names a fault first by its failures of cases in float32, and by the cases that it passes."""
+    """Check that the diagnosis names a fault first, from its failed and, on request, passed cases in float32."""
     failed, passed = [], []
     for case in sorted(cases, key=lambda case: case.size):
         if "float32" in case.dtypes and not case.invalid:
@@ -96,7 +96,7 @@ def random_pack(seed: int) -> PackedCase:
 
 
 def dense(x: Any) -> np.ndarray:
-    """The output row by row and head by head, over the whole pack, in loops that share nothing with the reference."""
+    """The output computed row by row and head by head, in loops that share nothing with the reference."""
     o = x.keywords
     q, k, v = (a.astype(np.float64) for a in (x.q, x.k, x.v))
     output = np.zeros((*q.shape[:2], v.shape[2]))
@@ -131,7 +131,7 @@ def dense(x: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_the_reference_is_what_loops_over_rows_give(seed: int) -> None:
-    """Every row over the keys of its own sequence."""
+    """The reference equals a loop over rows, each over the keys of its own sequence."""
     case = random_pack(seed)
     np.testing.assert_allclose(case.expected("float64").output, dense(case.inputs("float64")), rtol=1e-12, atol=1e-12)
 
@@ -171,7 +171,7 @@ def test_examples_follow_from_their_inputs(example: Any) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each["name"])
 def test_the_reference_gives_what_was_computed_by_hand(example: Any) -> None:
-    """And not the wrong results that an example lists."""
+    """The reference gives the results of the examples, and not the wrong ones that an example lists."""
     bias = np.log(2) * np.array(example["bias"])[:, None] if "bias" in example else None
     found = varlen(*given(example), scale=float(np.log(2)), bias=bias, **example.get("options", {}))
 
@@ -187,7 +187,7 @@ def test_the_reference_gives_what_was_computed_by_hand(example: Any) -> None:
 @pytest.mark.slow(2)
 @pytest.mark.parametrize("name", PACKED)
 def test_correct_variants_pass_every_case(name: str) -> None:
-    """Padded, dense, in tiles, stored, in the other order: none is taken for wrong."""
+    """Variants that are padded, dense, in tiles, stored or in the opposite order all pass."""
     function = PACKED[name]
     dtypes = getattr(function, "dtypes", ("float64", "float32", "float16", "bfloat16"))
     profile = Profile.STORAGE if name == "stored" else Profile.WIDE
@@ -195,7 +195,7 @@ def test_correct_variants_pass_every_case(name: str) -> None:
         dense_is_too_large = name in ("dense", "padded") and case.name.startswith(("varlen-sum", "varlen-many"))
         nan = (
             name in ("dense", "padded") and "VARLEN-13" in case.clauses and "bias" not in case.options
-        )  # 0 · NaN of a neighbour is no variant's merit
+        )  # 0 · NaN of a neighbour, which such a variant cannot avoid
         if dense_is_too_large or (nan and case.edit is not None):
             continue
         for dtype in (dtype for dtype in case.dtypes if dtype in dtypes):
@@ -206,7 +206,7 @@ def test_correct_variants_pass_every_case(name: str) -> None:
 @pytest.mark.slow(1)
 @pytest.mark.parametrize("name", PACKED)
 def test_correct_variants_pass_random_packs(name: str) -> None:
-    """No false alarm."""
+    """Correct variants have no false alarm on random packs."""
     dtype, profile = ("float16", Profile.STORAGE) if name == "stored" else ("float32", Profile.WIDE)
     for seed in range(40):
         case = random_pack(seed)
@@ -217,14 +217,14 @@ def test_correct_variants_pass_random_packs(name: str) -> None:
 
 @pytest.mark.slow
 def test_every_fault_is_caught_twice() -> None:
-    """By two cases at least."""
+    """Each fault is caught by at least two cases."""
     assert_caught_twice("varlen")
 
 
-@pytest.mark.slow(15)  # packed-first256 shows in packs of hundreds of sequences alone, which take seconds to compare
+@pytest.mark.slow(15)  # packed-first256 shows only in packs of hundreds of sequences, which take seconds to compare
 @pytest.mark.parametrize("name", [fault.name for fault in faults_of("varlen")[::7]])
 def test_a_fault_is_named(name: str) -> None:
-    """Of all that is wrong with packs, and with the attention within, by the failures of a few cases."""
+    """Faults of packs, and of the attention within, are named from a few failed cases."""
     assert_named(name, CASES)
 
 
@@ -234,16 +234,16 @@ BIASES = [fault.name for fault in faults_of("varlen") if fault.group == "serving
 @pytest.mark.slow(5)
 @pytest.mark.parametrize("name", BIASES)
 def test_a_wrong_bias_is_caught_twice_and_named(name: str) -> None:
-    """By two cases in float32, and its own name stands first."""
+    """Each fault is caught by two cases in float32, and the diagnosis names it first."""
     biased = [case for case in CASES if "bias" in case.options]
     (kill,) = judge_faults(Pool(in_process=True), [name])
     assert len([case for case, dtypes in kill.caught.items() if "float32" in dtypes]) >= LEAST
-    if name != "packed-bias-unchecked":  # whose failures have no results to compare
+    if name != "packed-bias-unchecked":  # its failures have no results to compare
         assert_named(name, biased, with_passed=True)
 
 
 def test_a_case_is_fitted_to_heads_and_widths() -> None:
-    """Its lengths, which are what it is for, stay."""
+    """Heads and widths change; the lengths, which the case is about, do not."""
     case = next(case for case in CASES if case.name == "varlen-grouped")
     envelope = Envelope(head_widths=Sizes((64, 128)), value_widths=Sizes((64, 128)), equal_widths=True)
     inside = fit(case, envelope)
@@ -253,13 +253,13 @@ def test_a_case_is_fitted_to_heads_and_widths() -> None:
 
 
 def test_a_case_that_cannot_be_fitted_says_so() -> None:
-    """Dv ≠ D where an implementation takes one width alone."""
+    """A case of Dv ≠ D does not fit an implementation that takes one width."""
     case = next(case for case in CASES if case.name == "varlen-widths")
     assert "Dv" in fit(case, Envelope(head_widths=Sizes((64,)), value_widths=Sizes((64,)))).unfit
 
 
 def test_a_short_sequence_is_judged_by_its_own_bound() -> None:
-    """An error that the bound of a long neighbour would excuse is outside."""
+    """An error that the bound of a long neighbour would excuse leaves the bound of a short sequence."""
     case = next(case for case in CASES if case.name == "varlen-sum-keys")
     inputs, right = case.inputs("float32"), case.expected("float32")
     long, short = (slice(int(inputs.cu_seqlens_q[n]), int(inputs.cu_seqlens_q[n + 1])) for n in (0, 1))

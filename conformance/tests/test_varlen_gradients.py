@@ -39,7 +39,7 @@ VARIANTS = {name: each.function for name, each in SERVING["varlen_grad"].items()
     "name", ["causal-more-keys", "causal-more-queries", "window", "softcap", "empty-both", "grouped"]
 )
 def test_the_reference_is_what_differences_give(name: str) -> None:
-    """Of Σ g · output, along random directions of q, k and v together."""
+    """Differences of Σ g · output agree along random directions of q, k and v together."""
     case = every_case()[f"varlen-grad-{name}"]
     x = case.inputs("float32")
     arrays = [getattr(x, each).astype(np.float64) for each in "qkv"]
@@ -60,7 +60,7 @@ def test_the_reference_is_what_differences_give(name: str) -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_correct_variants_pass_every_case(name: str) -> None:
-    """One sequence after the other, the whole pack under a mask, and as flash kernels do it."""
+    """Variants by sequence, with the whole pack under a mask, and like flash kernels all pass."""
     for case in CASES:
         for dtype in case.dtypes:
             returned = reply(VARIANTS[name], case, dtype, "varlen_grad")
@@ -71,7 +71,7 @@ def test_correct_variants_pass_every_case(name: str) -> None:
 @pytest.mark.slow(1)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_correct_variants_pass_random_packs(name: str) -> None:
-    """No false alarm."""
+    """Correct variants have no false alarm on random packs."""
     for seed in range(30):
         pack = random_pack(seed)
         options = {key: value for key, value in pack.options.items() if key not in ("sinks", "bias", "return_lse")}
@@ -83,7 +83,7 @@ def test_correct_variants_pass_random_packs(name: str) -> None:
 
 
 def test_every_fault_is_caught_twice() -> None:
-    """By two cases at least."""
+    """Each fault is caught by at least two cases."""
     kills = judge_faults(Pool(in_process=True), [fault.name for fault in faults_of("varlen_grad")])
     assert {kill.fault: list(kill.caught) for kill in kills if len(kill.caught) < LEAST} == {}
     assert len(kills) >= 10
@@ -91,7 +91,7 @@ def test_every_fault_is_caught_twice() -> None:
 
 @pytest.mark.parametrize("name", [fault.name for fault in faults_of("varlen_grad")])
 def test_a_fault_is_named(name: str) -> None:
-    """By the failures of all cases."""
+    """The failures of all cases name the fault."""
     failed = []
     for case in CASES:
         if "float32" in case.dtypes:
@@ -103,7 +103,7 @@ def test_a_fault_is_named(name: str) -> None:
 
 
 def test_a_short_sequence_is_judged_by_its_own_bound() -> None:
-    """An error that the bound of a long neighbour would excuse is outside."""
+    """An error that the bound of a long neighbour would excuse leaves the bound of a short sequence."""
     case = every_case()["varlen-grad-accuracy"]
     right, limit = case.expected("float32"), case.bound("float32", Profile.WIDE).grad_q
     long, short = limit[:3], limit[3:]
@@ -117,7 +117,7 @@ def test_a_short_sequence_is_judged_by_its_own_bound() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    """By the clause."""
+    """A grad_output that does not fit is refused by the clause."""
     x = every_case()["varlen-grad-self"].inputs("float32")
     with pytest.raises(InvalidInput, match="grad_output is float32"):
         varlen_grad(**{**x.arrays, "grad_output": x.grad_output[:-1]})
@@ -133,7 +133,7 @@ def in_torch(
     max_seqlen_k: int,
     causal: Any = False,
 ) -> Any:
-    """Of flash-attention's parameters, in PyTorch, one sequence after the other."""
+    """A function with flash-attention's parameters, in PyTorch, one sequence after the other."""
     import torch
 
     found = []
@@ -165,7 +165,7 @@ def leaking_in_torch(
 @pytest.mark.slow(4)
 @pytest.mark.parametrize(("name", "outcome"), [("in_torch", Outcome.PASSED), ("leaking_in_torch", Outcome.FAILED)])
 def test_gradients_of_a_plug_in_are_those_of_autograd(name: str, outcome: Outcome) -> None:
-    """``module:function@torch+gradients`` of a function in flash-attention's signature, right and with a leak."""
+    """``module:function@torch+gradients`` with flash-attention's signature passes, and fails with a leak."""
     pytest.importorskip("torch")
     plugged = plug_in(f"{__name__}:{name}@torch+gradients")
     function = describe(replace(plugged, operator="varlen", function_of=""))

@@ -1,4 +1,4 @@
-"""Checking: results from elsewhere get the outcome, the words and the numbers that they would get here."""
+"""Checking: external results get the same outcome, words and numbers as in a run of the suite."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from attention_conformance.impls.contract import Profile
 
 pytestmark = pytest.mark.slow
 
-#: Cases of every kind: plain, results beside the output, repeated, refused, SHOULD, decoding, layers, gradients.
+#: Cases of every kind: plain, several results, repeated, refused, SHOULD, decoding, layers, gradients.
 CASES = (
     "plain",
     "lse",
@@ -59,18 +59,18 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def computed(vectors: Path) -> Path:
-    """Right results of all of them."""
+    """Right results for all of them."""
     return compute(vectors, vectors.with_name("computed"))
 
 
 @pytest.fixture
 def results(computed: Path, tmp_path: Path) -> Path:
-    """Right results, to be changed."""
+    """Right results, for a test to change."""
     return Path(shutil.copytree(computed, tmp_path / "results"))
 
 
 def checked(vectors: Path, results: Path, case: str, dtype: str = "float32", *profiles: Profile) -> Result:
-    """What becomes of one vector."""
+    """The result of one vector."""
     (result,) = check(
         vectors, results, Chosen(cases=[case], dtypes=[dtype]), Origin("mine", "moon", profiles), None
     ).results
@@ -78,14 +78,14 @@ def checked(vectors: Path, results: Path, case: str, dtype: str = "float32", *pr
 
 
 def test_right_results_pass(vectors: Path, computed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What right implementations compute passes, in every dtype, with exit code 0 and the table of a run."""
+    """The results of right implementations pass in every dtype, with exit code 0 and the table of a run."""
     assert main(["check-vectors", str(vectors), str(computed), "--name", "mine", "--device", "moon"]) == 0
     (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("mine")]
-    assert row[:4] == ["mine", "moon", str(len(read_index(vectors).vectors)), "0"]  # passed, failed, and no other
+    assert row[:4] == ["mine", "moon", str(len(read_index(vectors).vectors)), "0"]  # passed, failed, and nothing else
 
 
 def test_a_result_is_judged_as_it_is_here(vectors: Path, computed: Path) -> None:
-    """Outcome, share of the bound and profiles met are those of the suite's own judging of the same implementation."""
+    """Outcome, share of the bound and met profiles are those of the suite's own judging of the implementation."""
     origin = Origin("mine", "moon")
     for result in check(vectors, computed, Chosen(), origin, None).results:
         case = every_case()[result.case]
@@ -99,7 +99,7 @@ def test_a_result_is_judged_as_it_is_here(vectors: Path, computed: Path) -> None
 
 
 def test_a_wrong_result_gets_the_message_that_it_gets_here(vectors: Path, tmp_path: Path) -> None:
-    """The message of a wrong value is that of ``pytest conformance``, but for the command that repeats it."""
+    """The message of a wrong value is that of ``pytest conformance``, except for the rerun command."""
     compute(vectors, tmp_path, {**RIGHT, **fake("wrong")})
     theirs = checked(vectors, tmp_path, "plain")
     case, wrong = every_case()["plain"], fake("wrong")["sdpa"]
@@ -113,17 +113,17 @@ def test_a_wrong_result_gets_the_message_that_it_gets_here(vectors: Path, tmp_pa
 
 
 def arrays(edit: Callable[[dict[str, np.ndarray]], Any]) -> Callable[[Path], None]:
-    """Change the arrays of a result."""
+    """An edit of the arrays of a result."""
     return lambda file: change(file, edit)
 
 
 def words(outcome: str) -> Callable[[Path], None]:
-    """Words in the place of arrays."""
+    """An edit that writes words instead of arrays."""
     return lambda file: write_words(file, outcome, "because")
 
 
 def one_element(value: float) -> Callable[[dict[str, np.ndarray]], None]:
-    """Another number in one element of the output."""
+    """An edit of one element of the output."""
 
     def edit(a: dict[str, np.ndarray]) -> None:
         a["output"][(0,) * a["output"].ndim] = value
@@ -162,7 +162,7 @@ def one_element(value: float) -> Callable[[dict[str, np.ndarray]], None]:
 def test_a_wrong_result_fails_in_its_way(
     vectors: Path, results: Path, case: str, harm: Callable[[Path], None], failure: Failure, broken: str, said: str
 ) -> None:
-    """Each way to be wrong is told apart and blamed on its clause, and the run exits with 1."""
+    """Each way to be wrong is distinguished and blamed on its clause, and the run exits with 1."""
     operator = every_case()[case].operator
     harm(results / operator / "float32" / f"{case}.safetensors")
     result = checked(vectors, results, case)
@@ -194,7 +194,7 @@ def test_a_should_clause_advises(vectors: Path, results: Path) -> None:
 
 
 def test_unsupported_has_its_reason(vectors: Path, results: Path) -> None:
-    """What is not supported fails nothing, and says why."""
+    """An unsupported case fails nothing, and has its reason."""
     write_words(results / "sdpa" / "float32" / "plain.safetensors", "unsupported", "only\non Tuesdays")
     result = checked(vectors, results, "plain")
     assert (result.outcome, result.reason) == (Outcome.UNSUPPORTED, "only on Tuesdays")
@@ -202,7 +202,7 @@ def test_unsupported_has_its_reason(vectors: Path, results: Path) -> None:
 
 
 def test_an_error_is_told_how_to_say_unsupported(vectors: Path, results: Path) -> None:
-    """The hint speaks of files, not of exceptions in Python."""
+    """The hint is about files, not about exceptions in Python."""
     write_words(results / "sdpa" / "float32" / "plain.safetensors", "error", "no kernel")
     message = checked(vectors, results, "plain").message
     assert 'Hint:     write a .json with "unsupported"' in message
@@ -210,7 +210,7 @@ def test_an_error_is_told_how_to_say_unsupported(vectors: Path, results: Path) -
 
 
 def test_a_missing_result_is_not_run(vectors: Path, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A vector without a result is named, is in no count of outcomes, and the run exits with 1."""
+    """A vector without a result is named, counts as no outcome, and makes the run exit with 1."""
     (results / "sdpa" / "float32" / "plain.safetensors").unlink()
     whole = check(vectors, results, Chosen(), Origin("mine"), None)
     assert whole.not_run == (("sdpa", "plain", "float32"),)
@@ -230,7 +230,7 @@ def test_nothing_executed_is_not_right(vectors: Path, results: Path, capsys: pyt
 
 
 def test_an_empty_folder_passes_nothing(vectors: Path, tmp_path: Path) -> None:
-    """Without any result nothing is right."""
+    """A folder without results does not pass."""
     whole = check(vectors, tmp_path, Chosen(), Origin("mine"), None)
     assert not whole.right
     assert not whole.results
@@ -251,14 +251,14 @@ def test_the_declared_profile_decides(vectors: Path, results: Path) -> None:
 
 
 def test_a_profile_is_for_the_dtypes_that_have_it() -> None:
-    """``fused`` says nothing of float32, whose default stays."""
+    """A declared ``fused`` leaves the profile of other dtypes, such as float32, unchanged."""
     origin = Origin("mine", "moon", (Profile.FUSED, Profile.TF32))
     declared = {dtype: origin.profile(dtype).value for dtype in ("float64", "float32", "float16", "bfloat16")}
     assert declared == {"float64": "wide", "float32": "tf32", "float16": "fused", "bfloat16": "fused"}
 
 
 def test_the_result_file_is_that_of_a_run(vectors: Path, results: Path, tmp_path: Path) -> None:
-    """The JSON lines follow the schema, say that versions are from elsewhere, and the reports read them."""
+    """The JSON lines follow the schema, mark the versions as external, and the reports read them."""
     path = tmp_path / "mine.jsonl"
     change(results / "sdpa" / "float32" / "plain.safetensors", one_element(np.nan))
     options = ["--name", "mine", "--device", "moon", "--conformance-json", str(path)]
@@ -275,7 +275,7 @@ def test_the_result_file_is_that_of_a_run(vectors: Path, results: Path, tmp_path
 
 
 def test_a_file_with_results_missing_is_incomplete(vectors: Path, results: Path, tmp_path: Path) -> None:
-    """Where something was not run the result file has no footer, so that a report says so."""
+    """If a vector was not run the result file has no footer, so that a report says so."""
     path = tmp_path / "mine.jsonl"
     (results / "sdpa" / "float32" / "plain.safetensors").unlink()
     assert main(["check-vectors", str(vectors), str(results), "--conformance-json", str(path)]) == 1
@@ -283,7 +283,7 @@ def test_a_file_with_results_missing_is_incomplete(vectors: Path, results: Path,
 
 
 def test_what_a_wrong_output_looks_like_is_said(vectors: Path, results: Path) -> None:
-    """The mean of the values, past ones too, is recognised as it is here."""
+    """The mean of the values, past ones included, is recognised as in a run."""
     for case in ("tiles", "decode-results"):
         inputs = every_case()[case].inputs("float32")
         v = np.concatenate(

@@ -1,4 +1,4 @@
-"""Descriptions and arrays that are not trusted: each way in which a vector contradicts itself is refused by name."""
+"""Untrusted descriptions and arrays: each contradiction within a vector is refused by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attention_conformance.conformance.vectors.files import VectorError
 from attention_conformance.conformance.vectors.index import Chosen
 from attention_conformance.impls import strict
 
-#: The files of the vector that is harmed.
+#: The files of the vector that tests damage.
 ABOUT, TENSORS = "sdpa/float32/plain.json", "sdpa/float32/plain.safetensors"
 
 Edit = Callable[[Any], Any]
@@ -88,7 +88,7 @@ ABOUTS: dict[str, tuple[Edit, type[VectorError], str]] = {
 
 @pytest.mark.parametrize("what", ABOUTS)
 def test_a_description_is_refused(vectors: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each thing wrong with a description is refused by its name, though its hash fits."""
+    """Each error in a description is refused by its name, though the file's hash is right."""
     edit, error, said = ABOUTS[what]
     change_json(vectors / ABOUT, edit)
     hash_again(vectors)
@@ -96,7 +96,7 @@ def test_a_description_is_refused(vectors: Path, what: str, capsys: pytest.Captu
 
 
 def put(name: str, value: Any) -> Edit:
-    """Another number in the first element of an array."""
+    """An edit of the first element of an array."""
     return lambda arrays: arrays[name].__setitem__((0,) * arrays[name].ndim, value)
 
 
@@ -123,7 +123,7 @@ ARRAYS: dict[str, tuple[Edit, type[VectorError], str]] = {
 
 @pytest.mark.parametrize("what", ARRAYS)
 def test_arrays_that_do_not_fit_are_refused(vectors: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each thing wrong with the arrays of a vector is refused by its name, though their hash fits."""
+    """Each error in the arrays of a vector is refused by its name, though the file's hash is right."""
     edit, error, said = ARRAYS[what]
     change(vectors / TENSORS, edit)
     hash_again(vectors)
@@ -132,7 +132,7 @@ def test_arrays_that_do_not_fit_are_refused(vectors: Path, what: str, capsys: py
 
 @pytest.mark.parametrize("shape", [(2, 3, 7, 8), (2, 0, 7, 8), (2, 2, 7, 9), (1, 2, 7, 8), (8,)])
 def test_values_that_fit_nothing_end_in_a_judgement(vectors: Path, shape: tuple[int, ...]) -> None:
-    """A vector whose v does not fit its output is judged: v only serves to say what a wrong output looks like."""
+    """A vector whose v does not fit its output is judged, as v only serves to describe a wrong output."""
     change(vectors / TENSORS, lambda a: a.update({"input.v": np.ones(shape, np.float32)}))
     hash_again(vectors)
     change(vectors.with_name("results") / TENSORS, lambda a: a["output"].__iadd__(1))
@@ -142,7 +142,7 @@ def test_values_that_fit_nothing_end_in_a_judgement(vectors: Path, shape: tuple[
 
 @pytest.mark.parametrize("shape", [(2, 7, 8), (2, 10**12, 0, 8)])
 def test_an_output_of_another_form_ends_in_a_judgement(vectors: Path, shape: tuple[int, ...]) -> None:
-    """Of three axes, or of a million million heads without a row: its values are neither looked for nor made."""
+    """An output of three axes, or of 10¹² heads without a row, is judged without reading or making its values."""
     axes = ["batch", "head", "row", "column"][: len(shape)]
     change_json(vectors / ABOUT, lambda about: about["results"]["output"].update(axes=axes))
 
@@ -158,7 +158,7 @@ def test_an_output_of_another_form_ends_in_a_judgement(vectors: Path, shape: tup
 
 
 def test_values_are_not_repeated_for_each_head(vectors: Path) -> None:
-    """A thousand million numbers would be needed for 30,000 heads over 30,000 keys: their mean needs 30,000."""
+    """30,000 heads over 30,000 keys need 30,000 numbers for their mean, not a thousand million."""
     many = 30_000
 
     def widen(arrays: dict[str, np.ndarray]) -> None:

@@ -1,4 +1,4 @@
-"""Export: every case and dtype, the same bytes each time, and what is read again is what the suite judges by."""
+"""Export: every case and dtype, the same bytes each time, and vectors that hold what the suite judges by."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every vector."""
+    """A folder with every vector."""
     folder = tmp_path_factory.mktemp("vectors") / "all"
     export(folder, Chosen())
     return folder
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """A digest of every file by its name from the folder: a difference of bytes would fill pages."""
+    """A digest of every file by its name in the folder, as differing bytes would fill pages."""
     found = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
@@ -50,14 +50,14 @@ def test_every_case_is_there_in_every_dtype(folder: Path) -> None:
 
 
 def test_another_process_writes_the_same_bytes(folder: Path, tmp_path: Path) -> None:
-    """A second export, of one dtype, in a process with other hashes and at another place, is the same byte for byte."""
+    """A second export, of one dtype, by a process with another hash seed and into another folder, is byte-identical."""
     command = [sys.executable, "-m", "attention_conformance", "export", str(tmp_path / "there"), "--dtype", "float16"]
     subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": "7"}, capture_output=True)
     export(tmp_path / "here", Chosen(dtypes=("float16",)))
     there, everything = digests(tmp_path / "there"), digests(folder)
     assert there == digests(tmp_path / "here")
     assert len(there) > 100
-    del there["index.json"]  # which lists what was chosen
+    del there["index.json"]  # which lists the selection
     assert there.items() <= everything.items()
 
 
@@ -122,7 +122,7 @@ def test_the_page_says_how_large_it_is(folder: Path) -> None:
 
 
 def test_options_choose_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--operator, --case and --dtype together leave what all of them name, and the command counts it."""
+    """--operator, --case and --dtype together select what all of them name, and the command counts it."""
     options = ["--operator", "sdpa", "--case", "causal-*", "--dtype", "float16"]
     assert main(["export", str(tmp_path / "some"), *options]) == 0
     index = json.loads((tmp_path / "some" / "index.json").read_text())
@@ -155,7 +155,7 @@ def test_options_that_name_nothing_are_refused(
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Vectors are not written beside other files."""
+    """Vectors are not written next to other files."""
     (tmp_path / "mine.txt").write_text("mine")
     assert main(["export", str(tmp_path), "--case", "plain"]) == 2
     assert "is not empty" in capsys.readouterr().err
@@ -164,7 +164,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file in the place of the folder is said in one sentence."""
+    """A file instead of the folder is reported in one sentence."""
     (tmp_path / "file").write_text("")
     assert main(["export", str(tmp_path / "file"), "--case", "plain"]) == 2
     assert "cannot be written" in capsys.readouterr().err

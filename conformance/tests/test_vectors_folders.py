@@ -1,4 +1,4 @@
-"""Indexes, names and links of folders that are not trusted: each way to be unfit is refused by name."""
+"""Untrusted indexes, names and links of folders: each kind of unfit folder is refused by name."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from attention_conformance.impls import strict
 
 pytestmark = pytest.mark.slow
 
-#: The files of the vector that is harmed.
+#: The files of the vector that tests damage.
 ABOUT, TENSORS = "sdpa/float32/plain.json", "sdpa/float32/plain.safetensors"
-#: The other one, which has lse.
+#: The other vector's arrays, which include lse.
 LSE = "sdpa/float32/lse.safetensors"
 
 Edit = Callable[[Any], Any]
 
 
 def first(**fields: Any) -> Edit:
-    """Other fields of the first entry of an index."""
+    """An edit of the first entry of an index."""
     return lambda index: index["vectors"][0].update(fields)
 
 
 def named(name: Any) -> Edit:
-    """Another name of the arrays of the first entry."""
+    """An edit of the file name of the first entry's arrays."""
     return lambda index: index["vectors"][0]["tensors"].update(file=name)
 
 
-#: Changes of the index.
+#: Edits of the index.
 INDEXES: dict[str, tuple[Edit, type[VectorError], str]] = {
     "a later format": (lambda index: index.update(format=2), strict.WrongFormat, "is of format 2, this suite reads 1"),
     "no format": (lambda index: index.pop("format"), strict.WrongFields, "lacks 'format'"),
@@ -96,7 +96,7 @@ INDEXES: dict[str, tuple[Edit, type[VectorError], str]] = {
 
 @pytest.mark.parametrize("what", INDEXES)
 def test_an_index_is_refused(vectors: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each thing wrong with an index is refused by its name."""
+    """Each error in an index is refused by its name."""
     edit, error, said = INDEXES[what]
     change_json(vectors / "index.json", edit)
     refused(vectors, error, said, capsys)
@@ -116,14 +116,14 @@ def test_an_index_is_refused(vectors: Path, what: str, capsys: pytest.CaptureFix
 def test_an_index_that_is_no_json_is_refused(
     vectors: Path, text: str, error: type[VectorError], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is not strict JSON is refused."""
+    """An index that is not strict JSON is refused."""
     (vectors / "index.json").write_text(text, encoding="utf-8")
     refused(vectors, error, said, capsys)
 
 
 @pytest.mark.parametrize("name", [ABOUT, TENSORS])
 def test_a_changed_file_is_refused(vectors: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file with another byte than the index was written with is refused."""
+    """A file with a changed byte is refused."""
     data = (vectors / name).read_bytes()
     (vectors / name).write_bytes(data[:-2] + b" " + data[-1:])
     refused(vectors, files.WrongHash, f"{name} has not the sha256", capsys)
@@ -131,7 +131,7 @@ def test_a_changed_file_is_refused(vectors: Path, name: str, capsys: pytest.Capt
 
 @pytest.mark.parametrize("name", ["index.json", ABOUT, TENSORS, "sdpa", "results"])
 def test_a_link_out_of_the_folder_is_refused(vectors: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A link in the place of a file or folder, of vectors or of results, is not followed out of it."""
+    """A link instead of a file or folder, of vectors or of results, that leads out of the folder is refused."""
     inside = vectors.with_name("results") / TENSORS if name == "results" else vectors / name
     outside = vectors.with_name("outside")
     shutil.move(inside, outside)
@@ -140,14 +140,14 @@ def test_a_link_out_of_the_folder_is_refused(vectors: Path, name: str, capsys: p
 
 
 def test_a_link_within_the_folder_is_followed(vectors: Path) -> None:
-    """A link that stays in the folder is a file like any other."""
+    """A link that stays in the folder is read like any other file."""
     (vectors / TENSORS).rename(vectors / "kept")
     (vectors / TENSORS).symlink_to(vectors / "kept")
     assert files.read(vectors, TENSORS) == (vectors / "kept").read_bytes()
 
 
 def test_links_in_a_circle_are_refused(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two links to each other are no file."""
+    """Two links to each other are refused."""
     (vectors / TENSORS).unlink()
     (vectors / TENSORS).symlink_to(vectors / LSE)
     (vectors / LSE).unlink()
@@ -156,7 +156,7 @@ def test_links_in_a_circle_are_refused(vectors: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_pipe_is_refused(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What would be waited for is no file."""
+    """A pipe, which would block, is refused."""
     pipe = vectors.with_name("results") / TENSORS
     pipe.unlink()
     os.mkfifo(pipe)
@@ -175,7 +175,7 @@ def test_a_file_too_large_is_refused(
 
 @pytest.mark.parametrize("folder", ["vectors", "results"])
 def test_a_missing_folder_is_refused(vectors: Path, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder that is not there is named."""
+    """A missing folder is named."""
     shutil.rmtree(vectors.with_name(folder))
     refused(vectors, strict.Unreadable, "cannot be read|is not a folder", capsys)
 
@@ -192,14 +192,14 @@ def test_a_missing_folder_is_refused(vectors: Path, folder: str, capsys: pytest.
 def test_words_that_are_none_are_refused(
     vectors: Path, words: Any, error: type[VectorError], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A JSON result says one of two words, and nothing that would pass."""
+    """A JSON result other than "error" or "unsupported", such as one that would pass, is refused."""
     (vectors.with_name("results") / TENSORS).unlink()
     (vectors.with_name("results") / ABOUT).write_text(json.dumps(words), encoding="utf-8")
     refused(vectors, error, said, capsys)
 
 
 def test_a_reason_is_printed_in_one_plain_line(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What a terminal would obey in a reason from elsewhere is written out."""
+    """Control characters in an external reason are escaped."""
     results = vectors.with_name("results")
     (results / TENSORS).unlink()
     words = {"outcome": "error", "reason": "\x1b[2J\n\ud800" + "x" * 1000}
@@ -218,7 +218,7 @@ def test_two_results_of_one_vector_are_refused(vectors: Path, capsys: pytest.Cap
 
 
 def test_a_result_file_that_cannot_be_written_is_said(vectors: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder in the place of the JSON file is one sentence, not a traceback."""
+    """A folder instead of the JSON file gives one sentence, not a traceback."""
     command = ["check-vectors", str(vectors), str(vectors.with_name("results")), "--conformance-json", str(vectors)]
     assert main(command) == 2
     assert "cannot be written" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Folders of vectors and results are data from anywhere: damage to arrays is refused by name, nothing is run."""
+"""Folders of vectors and results are untrusted: damage to arrays is refused by name, and nothing is executed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from attention_conformance.conformance.vectors import files
 from attention_conformance.conformance.vectors.files import HEADER_LIMIT, VectorError, decode, encode
 from attention_conformance.impls import strict
 
-#: The file that is harmed, of a vector or of its result.
+#: The file that tests damage, of a vector or of its result.
 TENSORS = "sdpa/float32/plain.safetensors"
 
 
 def safetensors(header: Any, data: bytes = b"", length: int | None = None) -> bytes:
-    """The bytes of a file with this header, right or wrong."""
+    """The bytes of a file with this header, valid or not."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return (len(text) if length is None else length).to_bytes(8, "little") + text + data
 
@@ -33,7 +33,7 @@ def entry(shape: list[int], begin: int, end: int, dtype: str = "F32") -> dict[st
 
 
 class Trap:
-    """Unpickling it makes a folder."""
+    """A trap: unpickling it makes a folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class Trap:
         return os.mkdir, (str(self.path),)
 
 
-#: Files in the place of safetensors: what is wrong, and how it is said.
+#: Files instead of safetensors: the defect, and the expected error.
 FILES: dict[str, tuple[bytes, type[VectorError], str]] = {
     "empty": (b"", files.Truncated, "has 0 bytes"),
     "shorter than a length": (b"\x10\0\0", files.Truncated, "has 3 bytes"),
@@ -128,7 +128,7 @@ FILES: dict[str, tuple[bytes, type[VectorError], str]] = {
 def test_a_result_that_is_no_safetensors_is_refused(
     vectors: Path, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each kind of damage of a result file is refused by its name, and says which file it is."""
+    """Each kind of damage to a result file is refused by its name, and the error names the file."""
     data, error, said = FILES[what]
     (vectors.with_name("results") / TENSORS).write_bytes(data)
     refused(vectors, error, f"{TENSORS}.*{said}", capsys)
@@ -138,7 +138,7 @@ def test_a_result_that_is_no_safetensors_is_refused(
 def test_a_vector_that_is_no_safetensors_is_refused(
     vectors: Path, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same damage in a vector whose hash fits is refused too."""
+    """The same damage in a vector whose hash is right is refused too."""
     data, error, said = FILES[what]
     (vectors / TENSORS).write_bytes(data)
     hash_again(vectors)
@@ -149,7 +149,7 @@ def test_a_vector_that_is_no_safetensors_is_refused(
 def test_a_pickle_is_refused_and_not_loaded(
     vectors: Path, tmp_path: Path, protocol: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a pickle would do is not done, neither in a vector nor in a result."""
+    """A pickle in a vector or a result is not loaded."""
     data = pickle.dumps(Trap(tmp_path / "sprung"), protocol)
     results = vectors.with_name("results")
     (results / TENSORS).write_bytes(data)
@@ -164,7 +164,7 @@ def test_a_pickle_is_refused_and_not_loaded(
 
 
 def test_a_header_that_begins_like_a_pickle_is_read() -> None:
-    """A header of 0x280 bytes has the first bytes of a pickle and is none."""
+    """A header of 0x280 bytes, whose first bytes are those of a pickle, is read."""
     text = json.dumps({"output": entry([1], 0, 4)}).ljust(0x280).encode()
     data = safetensors(text, b"\0\0\x80?")
     assert data.startswith(b"\x80\x02")
@@ -172,7 +172,7 @@ def test_a_header_that_begins_like_a_pickle_is_read() -> None:
 
 
 def test_the_package_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the checks let through and the safetensors package does not is refused by name."""
+    """A file that passes our checks and that the safetensors package rejects is refused by name."""
     monkeypatch.setattr(files, "_tiled", lambda *each: None)
     with pytest.raises(files.Unsound, match="is not safetensors"):
         decode(safetensors({"a": entry([1], 0, 4), "b": entry([1], 8, 12)}, b"1" * 12), "file")

@@ -1,4 +1,4 @@
-"""VECTORS.md: its checker, run as printed and without this suite, says what ``check-vectors`` says."""
+"""VECTORS.md: its checker, run as printed and without this suite, agrees with ``check-vectors``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLAIN = "sdpa/float32/plain.safetensors"
 
 
 def run(vectors: Path, results: Path, *profile: str) -> tuple[int, list[str]]:
-    """Exit code and lines of the printed checker, in a folder and a process that know nothing of this suite."""
+    """Exit code and lines of the printed checker, in a folder and a process without access to this suite."""
     script = results.with_name("check_vectors.py")
     script.write_text(PRINTED, encoding="utf-8")
     command = [sys.executable, "-I", str(script), str(vectors), str(results), *profile]
@@ -42,7 +42,7 @@ def run(vectors: Path, results: Path, *profile: str) -> tuple[int, list[str]]:
 
 
 def agree(vectors: Path, results: Path, *profile: str) -> Checked:
-    """Both checkers say the same of every vector; what the suite says."""
+    """Check that both checkers agree on every vector; return the suite's result."""
     origin = Origin("mine", "moon", [Profile(each) for each in profile])
     whole = check(vectors, results, Chosen(), origin, None)
     code, lines = run(vectors, results, *profile)
@@ -56,7 +56,7 @@ def agree(vectors: Path, results: Path, *profile: str) -> Checked:
 
 
 def test_it_needs_numpy_and_safetensors_alone() -> None:
-    """The printed checker imports nothing but NumPy, safetensors and what Python has, in as many lines as is said."""
+    """The printed checker imports only NumPy, safetensors and the standard library, and has the stated length."""
     nodes = [node for node in ast.walk(ast.parse(PRINTED)) if isinstance(node, ast.Import | ast.ImportFrom)]
     names = {a.name for node in nodes if isinstance(node, ast.Import) for a in node.names}
     names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
@@ -66,7 +66,7 @@ def test_it_needs_numpy_and_safetensors_alone() -> None:
 
 
 def test_right_results_pass(vectors: Path) -> None:
-    """Right results of every case and dtype are accepted, without a word."""
+    """Right results of every case and dtype are accepted silently."""
     assert run(vectors, vectors.with_name("results")) == (0, [])
 
 
@@ -84,7 +84,7 @@ def test_right_results_pass(vectors: Path) -> None:
     ],
 )
 def test_a_wrong_result_is_rejected(vectors: Path, harm: Callable, said: str) -> None:
-    """Wrong values, NaN for a number, a wrong dtype or shape and a missing result are each said of the vector."""
+    """Wrong values, NaN for a number, a wrong dtype or shape and a missing result are each reported for the vector."""
     results = vectors.with_name("results")
     change(results / PLAIN, harm)
     code, (line,) = run(vectors, results)
@@ -94,7 +94,7 @@ def test_a_wrong_result_is_rejected(vectors: Path, harm: Callable, said: str) ->
 
 
 def test_a_missing_lse_is_rejected(vectors: Path) -> None:
-    """A result beside the output that is missing is said by name."""
+    """A missing result other than the output is reported by name."""
     results = vectors.with_name("results")
     change(results / "sdpa/float32/lse.safetensors", lambda a: a.pop("lse"))
     assert run(vectors, results) == (
@@ -104,7 +104,7 @@ def test_a_missing_lse_is_rejected(vectors: Path) -> None:
 
 
 def test_what_has_no_result_is_not_run(vectors: Path) -> None:
-    """A vector without a file is not passed."""
+    """A vector without a result does not pass."""
     results = vectors.with_name("results")
     (results / PLAIN).unlink()
     assert run(vectors, results) == (1, [f"{PLAIN}: not run"])
@@ -112,7 +112,7 @@ def test_what_has_no_result_is_not_run(vectors: Path) -> None:
 
 
 def test_words_are_read(vectors: Path) -> None:
-    """An error on a valid input is a failure, and "unsupported" is none."""
+    """An "error" for a valid input is a failure, and "unsupported" is not."""
     results = vectors.with_name("results")
     write_words(results / PLAIN, "error", "no kernel")
     assert run(vectors, results) == (1, [f"{PLAIN}: error: no kernel"])
@@ -121,7 +121,7 @@ def test_words_are_read(vectors: Path) -> None:
 
 
 def test_both_accept_right_results_of_every_vector(tmp_path: Path) -> None:
-    """On the whole export, results of right implementations are right for both."""
+    """Both checkers accept the results of right implementations for the whole export."""
     export(tmp_path / "vectors", Chosen())
     whole = agree(tmp_path / "vectors", compute(tmp_path / "vectors", tmp_path / "results"))
     assert {result.outcome for result in whole.results} == {Outcome.PASSED}
@@ -129,7 +129,7 @@ def test_both_accept_right_results_of_every_vector(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def of_sdpa(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Vectors of every case of sdpa in bfloat16 and those in float32 that are about NaN, results or refusals."""
+    """Vectors of every case of sdpa in bfloat16, and those in float32 about NaN, results or refusals."""
     folder = tmp_path_factory.mktemp("sdpa")
     export(folder / "half", Chosen(operators=["sdpa"], dtypes=["bfloat16"]))
     export(
@@ -142,7 +142,7 @@ def of_sdpa(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", ["wrong", "masked_nan_leaks", "base_two", "careless"])
 @pytest.mark.parametrize("vectors", ["half", "float"])
 def test_both_reject_the_same_results(name: str, vectors: str, of_sdpa: Path, tmp_path: Path) -> None:
-    """On many cases, results of a function that is wrong in one way are wrong for both in the same cases."""
+    """Both checkers reject the results of a wrong function in the same cases."""
     whole = agree(of_sdpa / vectors, compute(of_sdpa / vectors, tmp_path / "results", fake(name)))
     outcomes = {result.outcome for result in whole.results}
     assert outcomes & {Outcome.FAILED, Outcome.ADVISORY}
@@ -150,7 +150,7 @@ def test_both_reject_the_same_results(name: str, vectors: str, of_sdpa: Path, tm
 
 
 def test_both_take_the_declared_profile(tmp_path: Path) -> None:
-    """A result that keeps the bound of ``fused`` is wrong under ``wide``, for both."""
+    """Both checkers reject under ``wide`` a result that keeps the bound of ``fused``."""
     export(tmp_path / "vectors", Chosen(cases=["tiles"]))
     results = compute(tmp_path / "vectors", tmp_path / "results")
     (entry,) = [e for e in read_index(tmp_path / "vectors").vectors if e.dtype == "float16"]
@@ -162,7 +162,7 @@ def test_both_take_the_declared_profile(tmp_path: Path) -> None:
 
 
 def test_the_page_has_every_field_and_layout() -> None:
-    """Each field of a description, and each layout in memory, stands in a table."""
+    """Each field of a description, and each memory layout, is in a table."""
     rows = set(re.findall(r"^\| (`.+?) \|", PAGE, re.MULTILINE))
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert {field.name for field in fields(About)} | {"format"} | set(LAYOUTS) <= named

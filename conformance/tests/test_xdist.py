@@ -1,4 +1,4 @@
-"""``pytest -n``: what a run spread over processes gives is what one process gives."""
+"""``pytest -n``: a run spread over processes gives what one process gives."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MINE = ("--impl", "mykernels.py:attention", "--impl", "numpy-eager", "--dtype", 
 CASES = ("--case", "causal*", "--case", "plain*")
 TIMES = ("run_seconds", "prepare_seconds", "started")
 
-#: Attention without scale: wrong, and known as a fault.
+#: Attention without scale: wrong, and a known fault.
 UNSCALED = """
 import numpy as np
 def attention(q, k, v, *, is_causal=False):
@@ -41,7 +41,7 @@ def attention(q, k, v, *, is_causal=False):
 
 
 def records(path: Path) -> list[dict[str, Any]]:
-    """The lines of a result file without what differs from run to run."""
+    """The lines of a result file without the fields that differ from run to run."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
 
@@ -52,7 +52,7 @@ def messages(printed: str) -> list[str]:
 
 
 def test_the_result_file_is_the_same(tmp_path: Path) -> None:
-    """Header, results, their order, counts and diagnoses: all but the times."""
+    """Header, results, their order, counts and diagnoses are equal; only times differ."""
     folder = plug_in(tmp_path, UNSCALED)
     alone = run(folder, *MINE, *CASES, "--conformance-json", "alone.jsonl")
     spread = run(folder, *MINE, *CASES, "--conformance-json", "spread.jsonl", "-n", "2")
@@ -63,7 +63,7 @@ def test_the_result_file_is_the_same(tmp_path: Path) -> None:
 
 
 def test_the_messages_are_the_same(tmp_path: Path) -> None:
-    """Each failure has its diagnosis and its script, once, and the table and the diagnosis stand at the end."""
+    """Each failure has its diagnosis and script once, and the table and the diagnosis are at the end."""
     folder = plug_in(tmp_path, UNSCALED)
     alone, spread = (run(folder, *MINE, *CASES, "-vv", *more).stdout for more in ((), ("-n", "2")))
     assert len(messages(alone)) > 5
@@ -86,7 +86,7 @@ def test_one_cause_is_one_message_when_spread(tmp_path: Path) -> None:
 
 
 def test_random_problems_are_the_same(tmp_path: Path) -> None:
-    """All processes draw with the seed that the header shows."""
+    """All processes draw with the seed in the header."""
     folder = plug_in(tmp_path)
     options = (*MINE, "--case", "plain", "--fuzz", "3", "--conformance-json", "o.jsonl", "-n", "2")
     done = run(folder, *options)
@@ -99,7 +99,7 @@ def test_random_problems_are_the_same(tmp_path: Path) -> None:
 
 
 def test_a_run_that_executed_nothing_fails(tmp_path: Path) -> None:
-    """If every case is unsupported, nothing is known, spread or not."""
+    """If every case is unsupported the run fails, spread or not."""
     text = "def attention(q, k, v):\n    raise NotImplementedError('later')\n"
     done = run(plug_in(tmp_path, text), "--impl", "mykernels.py:attention", "--case", "plain*", "-n", "2")
     assert done.returncode == 1
@@ -124,12 +124,12 @@ def test_a_run_that_executed_nothing_fails(tmp_path: Path) -> None:
     ],
 )
 def test_what_stays_together(nodeid: str, expected: str) -> None:
-    """The cases of an implementation, the tests of a file."""
+    """The cases of an implementation stay together, and the tests of a file."""
     assert scope(nodeid) == expected
 
 
 class Node:
-    """A worker that does what it is given at once."""
+    """A worker that finishes each test at once."""
 
     shutting_down = False
     gateway = SimpleNamespace(id="gw0")
@@ -138,16 +138,16 @@ class Node:
         self.given: list[int] = []
 
     def send_runtest_some(self, indices: list[int]) -> None:
-        """Take tests, by their places in the collection."""
+        """Take tests, by their index in the collection."""
         self.given += indices
 
     def shutdown(self) -> None:
-        """Nothing more will come."""
+        """Shut down."""
         self.shutting_down = True
 
 
 def item(nodeid: str, slow: float | None = None, implementation: Implementation | None = None) -> Any:
-    """A test, of a target if an implementation is given."""
+    """A test; of a target if an implementation is given."""
     target = None if implementation is None else Target(implementation, "cpu", "float32")
     marks = {} if slow is None else {"slow": pytest.mark.slow(*([slow] if slow else ())).mark}
     found = SimpleNamespace(nodeid=nodeid, get_closest_marker=marks.get)
@@ -157,7 +157,7 @@ def item(nodeid: str, slow: float | None = None, implementation: Implementation 
 
 
 def scopes(items: list[Any]) -> list[str]:
-    """The scopes of tests in the order in which a single worker is given them, each once."""
+    """The scopes of tests in the order in which a single worker gets them, each once."""
     costly_first(items)
     option = SimpleNamespace(loadscopereorder=True)
     config: Any = SimpleNamespace(option=option, getvalue=lambda _: ["popen"])
@@ -180,7 +180,7 @@ def test_what_takes_long_begins_first() -> None:
 
 
 def test_the_slowest_begins_first() -> None:
-    """Of two files with slow tests the one whose mark says more seconds, though it has fewer tests."""
+    """Of two files with slow tests the one whose mark has more seconds comes first, though it has fewer tests."""
     items = [item("some.py::test_1", slow=0), item("some.py::test_2", slow=0), item("long.py::test_1", slow=90)]
     assert scopes(items) == ["long.py", "some.py"]
 

@@ -1,11 +1,11 @@
 """Kernels of half precision, widths 64 and 128 and tiles of 128, each with a mistake; ``WRONG = False`` mends them.
 
-``bias_zeros`` has two, of which only one shows on drawn numbers; ``MENDED = ("bias",)`` mends that one.
+``bias_zeros`` has two mistakes, of which drawn numbers show only one; ``MENDED = ("bias",)`` mends that one.
 """
 
 from __future__ import annotations
 
-#: The file of a user: one function for each mistake, and by its side what all have alike.
+#: A user's file: one function for each mistake, and the code that they share.
 TILE_KERNELS = """
 import numpy as np
 
@@ -87,7 +87,7 @@ window, mask, lengths, rescale, empty, lse = map(declared, ("window", "mask", "l
 bias_zeros = declared("bias_zeros")
 """
 
-#: The functions of the file, and a case that each fails: the smallest.
+#: The functions of the file, and the smallest case that each fails.
 FIRST = {
     "causal": "kernel-square-causal-1x1x1-q64-k64-d32-float32",
     "scale": "kernel-square-bias-1x1x1-q64-k64-d256-float32",

@@ -1,4 +1,4 @@
-"""For tests of test vectors: an elsewhere that computes results from them, and folders that were changed by hand."""
+"""For tests of test vectors: results computed from the vectors, and folders that were changed by hand."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from attention_conformance.impls.loading import keywords
 from attention_conformance.impls.select import select
 from attention_conformance.impls.tests import fakes
 
-#: Of each operator one that passes every case.
+#: One implementation of each operator that passes every case.
 _NAMES = "eager layer sublayer gradients layer-gradients varlen varlen-gradients paged merge merge-gradients latent"
 RIGHT = {i.operator: i for i in select([f"numpy-{name}" for name in _NAMES.split()])}
 
 
 def fake(name: str) -> dict[str, Implementation]:
-    """A fake attention, right or wrong in one way, in the place of sdpa."""
+    """A fake attention, right or wrong in one way, as the implementation of sdpa."""
     return {"sdpa": Implementation(name, f"attention_conformance.impls.tests.fakes:{name}")}
 
 
 def compute(vectors: Path, results: Path, by_operator: Mapping[str, Implementation] = RIGHT) -> Path:
-    """Write the results of implementations for every vector: what they lack is unsupported.  The results folder."""
+    """Write the results of implementations for every vector, "unsupported" for what they lack.  The results folder."""
     for entry in read_index(vectors).vectors:
         case, implementation = recorded(read_vector(vectors, entry)), by_operator[entry.operator]
         inputs = case.inputs(entry.dtype)
@@ -58,7 +58,7 @@ def compute(vectors: Path, results: Path, by_operator: Mapping[str, Implementati
 
 
 def write_words(file: Path, outcome: str, reason: str) -> None:
-    """Write words in the place of the arrays of a result."""
+    """Write words instead of the arrays of a result."""
     file.unlink(missing_ok=True)
     file.with_suffix(".json").write_bytes(text_of({"outcome": outcome, "reason": reason}))
 
@@ -78,7 +78,7 @@ def change_json(file: Path, edit: Callable[[Any], Any]) -> None:
 
 
 def hash_again(folder: Path) -> None:
-    """Give the index the hashes of the files as they are now, as one would who changes vectors on purpose."""
+    """Give the index the current hashes of the files, as someone who changes vectors on purpose would."""
 
     def edit(index: Any) -> None:
         for entry in index["vectors"]:
@@ -89,14 +89,14 @@ def hash_again(folder: Path) -> None:
 
 
 def two(folder: Path) -> Path:
-    """Vectors of two cases in float32, ``plain`` and ``lse``, and beside them right results.  The folder of both."""
+    """Vectors of two cases in float32, ``plain`` and ``lse``, with right results.  The folder of both."""
     export(folder / "vectors", Chosen(cases=["plain", "lse"], dtypes=["float32"]))
     compute(folder / "vectors", folder / "results")
     return folder
 
 
 def refused(vectors: Path, error: type[VectorError], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The check refuses by this error, and the command ends with 2 and one sentence, without a traceback."""
+    """Assert that the check raises this error and that the command ends with 2 and a sentence, without a traceback."""
     results = vectors.with_name("results")
     with pytest.raises(error, match=said) as caught:
         check(vectors, results, Chosen(), Origin("mine"), None)

@@ -1,4 +1,4 @@
-"""Check of results that were computed elsewhere from vectors: read as replies, judged as those of a run."""
+"""Check of results that were computed elsewhere from vectors: read as replies, and judged as in a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from attention_conformance.impls.calls import Reply, Status, same_bits
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.strict import Unreadable, plain
 
-#: What the result file says of machine and versions, of which nothing is known here.
+#: Machine and versions in the result file, as they are unknown here.
 ELSEWHERE = "elsewhere"
 
 #: The same advice as for a function, in the words of a results folder.
@@ -36,12 +36,12 @@ HINT = 'Hint:     write a .json with "unsupported" and the reason for what the i
 #: Cases without a result that are named before the list is cut.
 LISTED = 6
 
-#: The status of a reply by what the JSON says.
+#: The status of a reply, by the JSON's outcome.
 OUTCOMES: dict[str, Status] = {"unsupported": "unsupported", "error": "raised"}
 
 
 class Words(Struct, forbid_unknown_fields=True):
-    """The JSON in the place of arrays."""
+    """The JSON that replaces arrays."""
 
     outcome: Literal["unsupported", "error"]
     reason: str
@@ -63,9 +63,9 @@ def answer(folder: Path, entry: Entry, vector: Vector) -> Reply | None:
 
 
 def reply_of(arrays: dict[str, np.ndarray], vector: Vector) -> Reply:
-    """Arrays as a reply: results, those of further calls (``output.2``), and inputs after the call (``input.q``).
+    """Arrays as a reply: results, results of further calls (``output.2``), and inputs after the call (``input.q``).
 
-    Results that are missing, or too many, are an error of the implementation, as they are of a function.
+    Missing or extra results are an error of the implementation, as for a function.
     """
     if vector.about.refused:
         return Reply("returned", arrays)
@@ -90,7 +90,7 @@ def _is_input(name: str, vector: Vector) -> bool:
     return name.startswith("input.") and name in vector.arrays
 
 
-# A vector as a case, so that it is judged as every case is, by what its files say instead of the suite's own.
+# A vector as a case, so that it is judged like every case, with its files' data instead of the suite's own.
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ class Recorded(AnyCase):
         return SimpleNamespace(arrays={name: arrays[name] for name in about.arguments}, keywords=keywords)
 
     def make_expected(self, inputs: Any) -> Any:
-        """The recorded results; of sdpa also the mean of v, to tell what a wrong output looks like."""
+        """The recorded results; for sdpa also the mean of v, to describe a wrong output."""
         results = self._arrays("expected")
         values = (
             {"v": _mean_value(inputs.arrays | inputs.keywords, results["output"])}
@@ -124,7 +124,7 @@ class Recorded(AnyCase):
         return self._about.results[result].axes
 
     def results(self) -> tuple[str, ...]:
-        """Names of the results that are asked for, in order."""
+        """Names of the requested results, in order."""
         return tuple(self._about.results)
 
     @property
@@ -137,7 +137,7 @@ class Recorded(AnyCase):
         assert self.vector is not None
         return {n.removeprefix(f"{kind}."): a for n, a in self.vector.arrays.items() if n.startswith(f"{kind}.")}
 
-    __eq__, __hash__ = object.__eq__, object.__hash__  # two folders may have a case of one name, and other arrays
+    __eq__, __hash__ = object.__eq__, object.__hash__  # two folders may have cases of one name with different arrays
 
 
 def recorded(vector: Vector) -> Recorded:
@@ -161,7 +161,7 @@ def recorded(vector: Vector) -> Recorded:
 
 @functools.cache
 def _kind(operator: str) -> type[Recorded]:
-    """The class for an operator, with the blame of the suite's own cases of it."""
+    """The class for an operator, with the blame of the suite's own cases."""
     blame = next(case.blame for case in every_case().values() if case.operator == operator)
     return type("Recorded", (Recorded,), {"operator": operator, "blame": blame})
 
@@ -169,8 +169,8 @@ def _kind(operator: str) -> type[Recorded]:
 def _mean_value(inputs: dict[str, np.ndarray], output: np.ndarray) -> np.ndarray:
     """The mean of all values as the value of one key, with one head per query head, in float64.
 
-    No key where the values do not fit the output.  The values themselves are not repeated for each head: a vector may
-    be from anywhere, and a file of a few megabytes can name as many heads as keys.
+    There is no key where the values do not fit the output.  The values themselves are not repeated for each head: a
+    vector may be from anywhere, and a file of a few megabytes can name as many heads as keys.
     """
     none = np.zeros((1, 1, 0, 1))
     parts = [inputs[name] for name in ("past_value", "v") if name in inputs]
@@ -182,14 +182,14 @@ def _mean_value(inputs: dict[str, np.ndarray], output: np.ndarray) -> np.ndarray
     keys = sum(p.shape[2] for p in parts)
     if not keys:
         return none
-    with np.errstate(all="ignore"):  # NaN and infinity are values like others
+    with np.errstate(all="ignore"):  # NaN and infinity are ordinary values here
         sums = [np.repeat(p.astype(np.float64).sum(2, keepdims=True), heads // p.shape[1], axis=1) for p in parts]
         return np.asarray(sum(sums) / keys)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Whose results they are: the implementation's name, its device, and the precision profiles that it declares."""
+    """Origin of the results: the implementation's name, its device, and the precision profiles that it declares."""
 
     name: str
     device: str = ELSEWHERE

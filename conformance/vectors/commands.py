@@ -1,6 +1,6 @@
 """Commands ``export`` and ``check-vectors``: cases written to a folder, and results from elsewhere judged.
 
-An export is the same bytes each time: no time, no path, no machine; cases in their order, dtypes in theirs.
+An export has the same bytes each time: no time, no path, no machine; cases and dtypes in a fixed order.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from attention_conformance.conformance.vectors.vector import Vector, vector
 from attention_conformance.impls.contract import Profile
 from attention_conformance.impls.strict import Unreadable
 
-#: The distribution that the vectors are made by.
+#: The distribution that makes the vectors.
 GENERATOR = "attention-conformance"
 
 
 def export(folder: Path, chosen: Chosen) -> tuple[int, int]:
-    """Write the vectors that are chosen; how many, and the bytes of all files.  Raises VectorError."""
+    """Write the chosen vectors and return their number and the bytes of all files.  Raises VectorError."""
     cases = every_case()
     keys = chosen.of((case.operator, case.name, dtype) for case in cases.values() for dtype in case.dtypes)
     try:
@@ -38,7 +38,7 @@ def export(folder: Path, chosen: Chosen) -> tuple[int, int]:
 
 
 def _write(folder: Path, made: Vector) -> Entry:
-    """Write one vector; its entry in the index."""
+    """Write one vector and return its entry in the index."""
     about = made.about
     stem = f"{about.operator}/{about.dtype}/{about.case}"
     return Entry(
@@ -74,7 +74,7 @@ def run_check(
     profile: list[str],
     conformance_json: Path | None,
 ) -> tuple[str, int]:
-    """Judge results of vectors: 0 if all are right, 1 if something is wrong or was not run."""
+    """Judge results of vectors; the exit code is 0 if all are right, 1 if something is wrong or was not run."""
     origin = Origin(name, device, [Profile(each) for each in profile])
     checked = check(folder, results, Chosen(operator, case, dtype), origin, conformance_json)
     written = f"\nresults: {conformance_json}" if conformance_json else ""

@@ -1,7 +1,7 @@
-"""Files of a folder that is not trusted: errors by name, reading inside the folder, strict JSON, safetensors.
+"""Files of an untrusted folder: named errors, reading inside the folder, strict JSON, safetensors.
 
-Folders of vectors and of results are data from anywhere.  What is refused is refused whole, before anything in it is
-believed, by one class of VectorError for each way and in one sentence.
+Folders of vectors and of results are data from anywhere.  A file is refused as a whole, before anything in it is used,
+with one class of VectorError for each kind of defect and in one sentence.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from msgspec import Meta, Struct
 from attention_conformance.impls import strict
 from attention_conformance.impls.strict import TooLarge, Unreadable, WrongFields
 
-#: Bytes of the largest file that is read.  The largest vector has 6 MB.
+#: Bytes of the largest file that is read; the largest vector has 6 MB.
 FILE_LIMIT = 1 << 28
 
 T = TypeVar("T")
 
-#: One part of a file name: what the names of operators, dtypes and cases are made of.
+#: One part of a file name: characters of the names of operators, dtypes and cases.
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
 
-#: The dtypes that are read, by their names in the format.  Vectors have the first six, BOOL and integers.
+#: The dtypes that are read, by their names in the format; vectors have the first six, BOOL and integers.
 DTYPES: dict[str, np.dtype] = {
     "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
@@ -46,7 +46,7 @@ DTYPES: dict[str, np.dtype] = {
     **{f"U{bits}": np.dtype(f"uint{bits}") for bits in (64, 32, 16, 8)},
 }
 
-#: Bytes of the longest header that is read.  A vector has at most some forty arrays, of about a hundred bytes each.
+#: Bytes of the longest header that is read; a vector has at most some forty arrays, of about a hundred bytes each.
 HEADER_LIMIT = 1 << 20
 
 #: Axes of an array; the widest here has four, and NumPy has at most 64.
@@ -69,7 +69,7 @@ class NothingSelected(VectorError):
 
 
 class NotEmpty(VectorError):
-    """The folder to write to holds something already."""
+    """The folder to write to is not empty."""
 
 
 class OutsideFolder(VectorError):
@@ -89,19 +89,19 @@ class WrongSpec(VectorError):
 
 
 class Repeated(VectorError):
-    """A case and dtype, or a file, stands twice in the index; or a case has two results."""
+    """A case and dtype, or a file, is twice in the index; or a case has two results."""
 
 
 class Pickled(VectorError):
-    """A pickle, or an archive that may hold one, in the place of safetensors.  Nothing is ever unpickled."""
+    """A pickle, or an archive that may hold one, instead of safetensors.  Nothing is ever unpickled."""
 
 
 class HeaderTooLarge(VectorError):
-    """The header of a safetensors file is longer than any that is needed."""
+    """The header of a safetensors file is longer than any that a vector needs."""
 
 
 class Truncated(VectorError):
-    """A safetensors file ends before its header, or the data that the header tells of."""
+    """A safetensors file ends within its header, or within the data that the header describes."""
 
 
 class UnknownDtype(VectorError):
@@ -113,7 +113,7 @@ class WrongSize(VectorError):
 
 
 class BadOffsets(VectorError):
-    """An array's bytes do not lie where bytes can lie."""
+    """An array's bytes are at impossible places."""
 
 
 class Overlap(VectorError):
@@ -140,7 +140,7 @@ class BadBound(VectorError):
 
 
 def read(folder: Path, name: str, sha256: str | None = None) -> bytes:
-    """The bytes of a file of the folder.  Raises VectorError if it leads out of it, is no file, or is another one."""
+    """The bytes of a file in the folder.  Raises VectorError if it leads outside, is no file, or has the wrong hash."""
     path = inside(folder, name)
     try:
         status = path.stat()
@@ -157,13 +157,13 @@ def read(folder: Path, name: str, sha256: str | None = None) -> bytes:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The path of a name in a folder.  Raises OutsideFolder or LinkOutside if it is not one in there."""
+    """The path of a name in a folder.  Raises OutsideFolder or LinkOutside if it is not inside."""
     if not all(_PART.fullmatch(part) for part in name.split("/")):
         raise OutsideFolder(f"{name!r} is not a name of a file in the folder")
     try:
         root = folder.resolve(strict=True)
         path = (root / name).resolve()
-    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to each other
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that form a loop
         raise Unreadable(f"{folder / name} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not path.is_relative_to(root):
         raise LinkOutside(f"{name} is a link that leads out of the folder")
@@ -171,7 +171,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def parse(data: bytes, name: str) -> Any:
-    """The value of a JSON document.  Raises VectorError for what is not JSON, keys that are there twice, and NaN."""
+    """The value of a JSON document.  Raises VectorError for invalid JSON, duplicate keys, and NaN."""
     try:
         return strict.loads(data)
     except strict.StrictError as error:
@@ -192,18 +192,18 @@ def text_of(document: Any) -> bytes:
     return f"{text}\n".encode()
 
 
-# Safetensors: written by the package of that name, and read by it once the whole header is checked.
+# Safetensors: written by the package of that name, and read by it after the whole header is checked.
 
 
 def encode(arrays: Mapping[str, np.ndarray]) -> bytes:
     """The bytes of a safetensors file, the same for the same arrays."""
     from_numpy = package("safetensors.numpy")
-    # The package takes the memory of an array as it lies, so it must lie in order.
+    # The package takes an array's memory as it is, so it must be in C order.
     return from_numpy.save({name: np.array(array, order="C") for name, array in sorted(arrays.items())})
 
 
 def decode(data: bytes, name: str) -> dict[str, np.ndarray]:
-    """The arrays of a safetensors file.  Raises VectorError for anything that is not exactly one."""
+    """The arrays of a safetensors file.  Raises VectorError for anything else."""
     module = package("safetensors")
     header, content = _header(data, name)
     specifications = {key: _specification(each, f"{name}, {key}") for key, each in header.items()}
@@ -226,7 +226,7 @@ def package(name: str) -> ModuleType:
 
 
 def _header(data: bytes, name: str) -> tuple[dict[str, Any], bytes]:
-    """The entries of the header, and the bytes behind it."""
+    """The entries of the header, and the bytes after it."""
     if data.startswith(PICKLES) and data[8:9] != b"{":
         raise Pickled(f"{name} is a pickle or an archive, not safetensors, and nothing is unpickled")
     if len(data) < 8:
@@ -251,7 +251,7 @@ class Specification(Struct, forbid_unknown_fields=True):
 
 
 def _specification(value: Any, name: str) -> tuple[int, int]:
-    """Begin and end of an array's bytes, if they are as many as it has."""
+    """Begin and end of an array's bytes, if their number fits its shape and dtype."""
     entry = typed(value, Specification, name)
     if entry.dtype not in DTYPES:
         raise UnknownDtype(f"{name} has the dtype {entry.dtype!r}, known are {', '.join(DTYPES)}")
@@ -265,7 +265,7 @@ def _specification(value: Any, name: str) -> tuple[int, int]:
 
 
 def _tiled(places: Mapping[str, tuple[int, int]], size: int, name: str) -> None:
-    """Refuse arrays that share bytes, leave some out, or lie beyond the end."""
+    """Refuse arrays that share bytes, leave some out, or extend beyond the end."""
     at = 0
     for key, (begin, end) in sorted(places.items(), key=lambda each: each[1]):
         if begin < at:

@@ -1,4 +1,4 @@
-"""The index of a folder of vectors: which there are, their files with hashes, and which of them the options name."""
+"""The index of a folder of vectors: the vectors, their files with hashes, and the selection by options."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from attention_conformance.impls.strict import WrongFields, WrongFormat
 
 NAME = "index.json"
 
-#: Operator, case and dtype, which is what names a vector.
+#: Operator, case and dtype, which identify a vector.
 Key = tuple[str, str, str]
 
 
 class File(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of the folder: its name from there, with ``/``, and the SHA-256 of its bytes."""
+    """A file of the folder: its name relative to the folder, with ``/``, and the SHA-256 of its bytes."""
 
     file: str
     sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -63,7 +63,7 @@ class Generator(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Index(Struct, frozen=True, forbid_unknown_fields=True):
-    """The index: what made the vectors, and all of them in order."""
+    """The index: the generator of the vectors, and all of them in order."""
 
     format: int
     spec: str
@@ -77,7 +77,7 @@ def write_index(folder: Path, generator: Generator, entries: tuple[Entry, ...]) 
 
 
 def read_index(folder: Path) -> Index:
-    """The index of a folder.  Raises VectorError for one of another version, or with names that are not safe."""
+    """The index of a folder.  Raises VectorError for an index of another version, or with unsafe names."""
     value = parse(read(folder, NAME), NAME)
     for key, wanted, error in (("format", FORMAT, WrongFormat), ("spec", SPEC_VERSION, WrongSpec)):
         if isinstance(value, dict) and value.get(key, wanted) != wanted:
@@ -105,14 +105,14 @@ def read_vector(folder: Path, entry: Entry) -> Vector:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Choice that the options name: globs over operators, cases and dtypes; none of a kind means all of it."""
+    """Vectors that the options select: globs over operators, cases and dtypes; no glob of a kind means all."""
 
     operators: Sequence[str] = ()
     cases: Sequence[str] = ()
     dtypes: Sequence[str] = ()
 
     def of(self, keys: Iterable[Key]) -> list[Key]:
-        """Vectors that are named, in their order.  Raises NothingSelected for an option that names none."""
+        """The selected vectors, in their order.  Raises NothingSelected for an option that names none."""
         keys = list(keys)
         options = (("--operator", self.operators), ("--case", self.cases), ("--dtype", self.dtypes))
         for at, (option, patterns) in enumerate(options):

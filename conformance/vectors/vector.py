@@ -22,27 +22,27 @@ from attention_conformance.impls.memory_layouts import LAYOUTS
 from attention_conformance.impls.operators import OPERATORS
 from attention_conformance.impls.strict import WrongFields, WrongFormat
 
-#: What an option may be; a window is two of them.  The size of integers is checked apart: in a union with a tuple of
-#: two msgspec 0.22 crashes for an integer with bounds.
+#: Type of an option; a window is two of them.  The size of integers is checked separately: in a union with a tuple of
+#: two, msgspec 0.22 crashes for an integer with bounds.
 Plain = bool | int | float | None
 
-#: Integers that every JSON reader keeps as they are.
+#: Largest integer that every JSON reader keeps exactly.
 _INTEGERS = 2**53
 
 
 class ResultAbout(Struct, frozen=True, forbid_unknown_fields=True):
-    """Requirements on one result, beside its values."""
+    """Requirements on one result, other than its values."""
 
     #: Names of its axes, for messages.
     axes: tuple[str, ...]
     #: Dtypes that it may have.
     dtypes: tuple[str, ...]
-    #: A result may be infinite where the expected one, give or take its bound, is beyond this number.
+    #: A result may be infinite where the expected one, give or take its bound, exceeds this number.
     largest: float
 
 
 class About(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The description of a vector: everything but its arrays."""
+    """The description of a vector: everything except its arrays."""
 
     format: int
     operator: str
@@ -50,20 +50,20 @@ class About(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dtype: str
     #: The first one is broken if the values are wrong.
     clauses: tuple[str, ...]
-    #: MUST, or SHOULD: then wrong values are reported and fail nothing.
+    #: MUST, or SHOULD: wrong values are then reported and fail nothing.
     level: str
     why: str
     #: Names of the arrays that are given by position, in order, and by keyword.
     arguments: tuple[str, ...]
     keywords: tuple[str, ...]
-    #: Keywords that are no arrays.
+    #: Keywords that are not arrays.
     options: dict[str, Plain | tuple[Plain, Plain]]
-    #: The input must be refused; then there are no results.
+    #: Whether the input must be refused; then there are no results.
     refused: bool
     results: dict[str, ResultAbout]
     #: The precision profiles that have a bound, from strict to loose.
     profiles: tuple[str, ...]
-    #: The one that holds if none is declared.
+    #: The profile that applies if none is declared.
     profile: str
     memory: str
     #: Equal calls, whose results must be the same bit for bit.
@@ -110,7 +110,7 @@ def vector(case: AnyCase, dtype: str) -> Vector:
         arrays[f"expected.{name}"] = np.where(np.isnan(expected), np.nan, expected)  # one NaN on every machine
         for profile in bounds.profiles(dtype):
             bound = getattr(case.bound(dtype, profile), name)
-            # Where the expected result is NaN or infinite the class is compared, and there is nothing to bound.
+            # A NaN or infinite expected result is compared by class, and there is nothing to bound.
             arrays[f"bound.{profile.value}.{name}"] = np.where(np.isfinite(expected), bound, 0.0)
     return Vector(about, arrays)
 
@@ -127,7 +127,7 @@ def default_profile(dtype: str) -> str:
 
 
 def about_of(value: Any, name: str) -> About:
-    """A description from its JSON.  Raises VectorError for a field that is not what it should be."""
+    """A description from its JSON.  Raises VectorError for a wrong field."""
     if isinstance(value, dict) and value.get("format") != FORMAT:
         raise WrongFormat(f"{name} has format {value.get('format')!r:.40}, expected {FORMAT}")
     about = typed(value, About, name)

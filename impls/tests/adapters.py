@@ -1,4 +1,4 @@
-"""Tiny adapters around right attention, each wrong in one way, for tests of the adapter check."""
+"""Tiny adapters around correct attention, each wrong in one way, for tests of the adapter check."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def heads_inside(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any:
 
 
 def heads_outside(q: Any, k: Any, v: Any) -> Any:
-    """Computes in (B, H, S, D), and declares the other layout."""
+    """Computes in (B, H, S, D), but declares the other layout."""
     return right(q, k, v)
 
 
@@ -38,12 +38,12 @@ def keys_first(q: Any, k: Any, v: Any) -> Any:
 
 
 def other_names(query: Any, key: Any, value: Any) -> Any:
-    """Its arguments have other names."""
+    """Names its arguments differently."""
     return right(query, key, value)
 
 
 def a_dictionary(q: Any, k: Any, v: Any) -> Any:
-    """Returns the output under a name."""
+    """Returns the output in a dictionary."""
     return {"output": right(q, k, v)}
 
 
@@ -80,12 +80,12 @@ def nowhere(q: Any, k: Any, v: Any) -> Any:
 
 
 def always_weights(q: Any, k: Any, v: Any) -> Any:
-    """Returns the weights, which nobody asked for."""
+    """Returns the weights even when they are not requested."""
     return right(q, k, v), np.zeros((*q.shape[:3], k.shape[2]), q.dtype)
 
 
 def never_lse(q: Any, k: Any, v: Any, *, return_lse: bool = False) -> Any:
-    """Accepts return_lse, and returns the output alone."""
+    """Accepts return_lse, but returns only the output."""
     return right(q, k, v)
 
 
@@ -95,19 +95,19 @@ def lse_first(q: Any, k: Any, v: Any, *, return_lse: bool = False) -> Any:
 
 
 async def coroutine(q: Any, k: Any, v: Any) -> Any:
-    """Has to be awaited."""
+    """Must be awaited."""
     return right(q, k, v)
 
 
 def future(q: Any, k: Any, v: Any) -> Any:
-    """Returns what will hold the output."""
+    """Returns a future of the output."""
     held: Future[Any] = Future()
     held.set_result(right(q, k, v))
     return held
 
 
 def unfinished(q: Any, k: Any, v: Any) -> Any:
-    """Returns its output before it is written, as a kernel does that nobody waits for."""
+    """Returns its output before it is written, like an asynchronous kernel without a synchronisation."""
     output = np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
 
     def write() -> None:
@@ -119,7 +119,7 @@ def unfinished(q: Any, k: Any, v: Any) -> Any:
 
 
 def too_wide_in_half(q: Any, k: Any, v: Any) -> Any:
-    """Returns float32 for float16, and right dtypes else."""
+    """Returns float32 for float16, and the right dtype otherwise."""
     output = right(q, k, v)
     return output.astype(np.float32) if q.dtype == np.float16 else output
 
@@ -132,7 +132,7 @@ def merged(q: Any, k: Any, v: Any) -> Any:
 
 
 def without_batch(q: Any, k: Any, v: Any) -> Any:
-    """Returns the first batch alone."""
+    """Returns only the first batch."""
     return right(q, k, v)[0]
 
 
@@ -143,7 +143,7 @@ def squeezed(q: Any, k: Any, v: Any) -> Any:
 
 
 def nearly_transposed(q: Any, k: Any, v: Any) -> Any:
-    """Computes in (B, S, H, D), and one part in a hundred off."""
+    """Computes in (B, S, H, D), and is one per cent off."""
     return heads_inside(q, k, v) * q.dtype.type(1.01)
 
 

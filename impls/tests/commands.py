@@ -1,8 +1,8 @@
-"""Commands in processes of their own, forked from one that has imported what they import: the same, seconds sooner.
+"""Commands in processes forked from one that has already imported what they import, which saves seconds.
 
-``run`` takes a command as ``subprocess.run`` does.  ``python -m MODULE …`` is run in a fork.  Started in the ordinary
-way is any other command, one with a pytest plugin of its own, which may hide what has been imported, one with variables
-that are read when Python or NumPy starts, and each where there is no ``fork``.
+``run`` takes a command as ``subprocess.run`` does.  ``python -m MODULE …`` is run in a fork.  Any other command is
+started normally, and so is one with a pytest plugin of its own, which may hide what has been imported, one with
+variables that are read when Python or NumPy starts, and every command where there is no ``fork``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-#: What nearly every command imports; the frameworks are not among it.
+#: Modules that nearly every command imports; no framework is among them.
 PRELOADED = (
     "numpy",
     "ml_dtypes",
@@ -33,7 +33,7 @@ PRELOADED = (
     "attention_conformance.conformance.plugin",
 )
 
-#: Variables that are read at the start begin with one of these.
+#: Prefixes of the variables that Python and NumPy read when they start.
 _AT_START = ("PYTHON", "OMP_", "OPENBLAS_", "MKL_")
 
 _SERVER: list[subprocess.Popen[str]] = []
@@ -45,8 +45,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end in a folder; its exit status and what it printed.  Raises TimeoutExpired.
 
-    ``first`` names a function, "module:function", that a fork calls before it is the command: one that leaves out what
-    takes seconds and is not looked at.  A command that is started in the ordinary way does it all.
+    ``first`` names a function, "module:function", that a fork calls before it becomes the command: one that leaves out
+    slow steps that the test does not look at.  A command that is started normally does everything.
     """
     environment = dict(os.environ if env is None else env)
     if not _forked(command, environment):
@@ -93,7 +93,7 @@ def _server() -> subprocess.Popen[str]:
 
 # In the process that forks.
 
-#: What is answered for a command that did not end in time.
+#: The status that is answered for a command that did not end in time.
 _LATE = 1000
 
 
@@ -112,7 +112,7 @@ def serve() -> None:
 
 
 def _ended(child: int, timeout: float) -> int:
-    """The exit status of a child, as subprocess has it; one that takes too long is killed with what it started."""
+    """A child's exit status, as subprocess reports it; a child that takes too long is killed with what it started."""
     deadline, pause = time.monotonic() + timeout, 0.002
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -127,7 +127,7 @@ def _ended(child: int, timeout: float) -> int:
 
 
 def _become(request: Mapping[str, Any], path: Sequence[str]) -> NoReturn:
-    """Be ``python -m MODULE …`` in the folder."""
+    """Become ``python -m MODULE …`` in the folder."""
     os.setpgid(0, 0)
     os.chdir(request["cwd"])
     os.environ.clear()
@@ -140,7 +140,7 @@ def _become(request: Mapping[str, Any], path: Sequence[str]) -> NoReturn:
         name, _, function = request["first"].partition(":")
         getattr(importlib.import_module(name), function)()
     module, *arguments = request["words"]
-    if module == "pytest":  # what is imported before it cannot be rewritten, and need not be
+    if module == "pytest":  # modules that are already imported cannot be rewritten, and need not be
         arguments = ["-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments]
     sys.argv, sys.path[:] = ["-m", *arguments], [request["cwd"], *path]
     sys.orig_argv = [sys.executable, "-m", *request["words"]]

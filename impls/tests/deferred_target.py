@@ -1,4 +1,4 @@
-"""A module that nothing imports but the test of functions that are loaded late."""
+"""A module that only the test of deferred functions imports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def attention(q: Any, k: Any, v: Any, *, scale: Any = None) -> tuple[Any, ...]:
-    """What it was given."""
+    """The arguments it was called with."""
     return q, k, v, scale
 
 

@@ -52,7 +52,7 @@ def slightly_wrong(q: Any, k: Any, v: Any) -> Any:
 
 
 def too_wide(q: Any, k: Any, v: Any) -> Any:
-    """Returns float64 whatever it is given."""
+    """Returns float64 for any dtype."""
     return right(q, k, v).astype(np.float64)
 
 
@@ -74,7 +74,7 @@ def nan(q: Any, k: Any, v: Any) -> Any:
 
 
 def modifies(q: Any, k: Any, v: Any) -> Any:
-    """Scales q in place, and leaves it so."""
+    """Scales q in place, and leaves it scaled."""
     output = right(q, k, v)
     q *= 0.5
     return output
@@ -84,7 +84,7 @@ _CALLS = 0
 
 
 def unrepeatable(q: Any, k: Any, v: Any) -> Any:
-    """The last bit depends on how often it was called."""
+    """The last bit depends on how often the function was called."""
     global _CALLS
     _CALLS += 1
     output = right(q, k, v)
@@ -95,7 +95,7 @@ _BUFFERS: dict[tuple[int, ...], np.ndarray] = {}
 
 
 def unrepeatable_in_a_buffer(q: Any, k: Any, v: Any) -> Any:
-    """The same, in memory that every call returns."""
+    """The same, in a buffer that every call returns."""
     output = unrepeatable(q, k, v)
     buffer = _BUFFERS.setdefault(output.shape, np.empty_like(output))
     buffer[:] = output
@@ -103,7 +103,7 @@ def unrepeatable_in_a_buffer(q: Any, k: Any, v: Any) -> Any:
 
 
 def random_in_a_buffer(q: Any, k: Any, v: Any) -> Any:
-    """A random number is added, in memory that every call returns."""
+    """Adds a random number, in a buffer that every call returns."""
     output = right(q, k, v)
     buffer = _BUFFERS.setdefault(output.shape, np.empty_like(output))
     buffer[:] = output + output.dtype.type(np.random.random())
@@ -116,7 +116,7 @@ def raises(q: Any, k: Any, v: Any) -> Any:
 
 
 def refuses(q: Any, k: Any, v: Any) -> Any:
-    """Says that it cannot."""
+    """Raises NotImplementedError."""
     raise NotImplementedError("only on Tuesdays")
 
 
@@ -131,7 +131,7 @@ def aborts(q: Any, k: Any, v: Any) -> Any:
 
 
 def exits(q: Any, k: Any, v: Any) -> Any:
-    """Ends its process politely."""
+    """Ends its process with ``sys.exit``."""
     sys.exit(3)
 
 
@@ -142,7 +142,7 @@ def hangs(q: Any, k: Any, v: Any) -> Any:
 
 
 def prints(q: Any, k: Any, v: Any) -> Any:
-    """Correct, and noisy on both streams."""
+    """Correct, but prints on both streams."""
     print("x" * 100_000)
     print("y" * 100_000, file=sys.stderr)
     os.write(1, b"z" * 100_000)

@@ -1,4 +1,4 @@
-"""For tests of what is foreign: a call by the text of ``--impl``, and the whole command."""
+"""Helpers for tests of models and programs: a call by the text of ``--impl``, and the whole command."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from attention_conformance.impls.tests import commands
 
 
 def implementation(text: str) -> Implementation:
-    """What a text of ``--impl`` names, with what it says of itself."""
+    """The implementation that a text of ``--impl`` names, with what it declares."""
     (found,) = select([text])
     return with_attributes(found, calls.describe(found).attributes)
 
 
 def keywords(text: str) -> set[str]:
-    """The keywords that it has."""
+    """The keywords that the implementation takes."""
     (found,) = select([text])
     return set(calls.describe(found).keywords)
 
@@ -40,6 +40,6 @@ def ask(text: str, arrays: tuple[np.ndarray, ...] | None = None, **options: Any)
 
 
 def judge(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """``pytest conformance`` in a folder."""
+    """Run ``pytest conformance`` in a folder."""
     command = [sys.executable, "-m", "pytest", "conformance", "-q", "-p", "no:cacheprovider", *arguments]
     return commands.run(command, cwd=folder)

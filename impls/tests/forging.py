@@ -1,6 +1,6 @@
-"""Implementations that look for the worker's connection and send something of their own: for tests of the wall.
+"""Implementations that find the worker's connection and send data of their own: for tests of the isolation.
 
-Each returns the zeros that are wrong, so that only what it sends could pass.
+Each returns zeros, which are wrong, so it could only pass by what it sends.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ import numpy as np
 from attention_conformance.impls.calls import Reply
 from attention_conformance.impls.tests.fakes import right
 
-#: Names the file that a pickle would write where it is read.
+#: The variable that names the file that a pickle would write when it is read.
 MARK = "ATTENTION_TEST_MARK"
 
 
 class Bomb:
-    """Writes a file where it is unpickled."""
+    """An object that writes a file when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return Path.write_text, (Path(os.environ[MARK]), "executed")
 
 
 def connections() -> list[int]:
-    """File descriptors of sockets of this process."""
+    """File descriptors of this process's sockets."""
     found = []
     for descriptor in range(3, 4096):
         try:
@@ -52,7 +52,7 @@ def send(data: bytes) -> None:
 
 
 def request() -> tuple[bytes, Any]:
-    """The number of the request that is being served and the wire module, out of the frames of the worker."""
+    """The number of the request that is being served, and the wire module, taken from the worker's stack frames."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and "number" not in frame.f_locals:
         frame = frame.f_back
@@ -61,14 +61,14 @@ def request() -> tuple[bytes, Any]:
 
 
 def sends_a_pickle(q: Any, k: Any, v: Any) -> Any:
-    """(a) What ``multiprocessing`` would have unpickled."""
+    """(a) Send a pickle that ``multiprocessing`` would have unpickled."""
     data = pickle.dumps((True, Bomb()))
     send(len(data).to_bytes(4, "big") + data)
     return np.zeros_like(v)
 
 
 def sends_a_pickle_through_an_object(q: Any, k: Any, v: Any) -> Any:
-    """(a) By the first object with a ``send`` that the collector knows, or else by a socket."""
+    """(a) Send a pickle through the first object with a ``send`` that the collector knows, or else through a socket."""
     for each in gc.get_objects():
         if type(each).__name__ in ("Connection", "socket"):
             each.send(Bomb() if type(each).__name__ == "Connection" else pickle.dumps(Bomb()))
@@ -79,7 +79,7 @@ def sends_a_pickle_through_an_object(q: Any, k: Any, v: Any) -> Any:
 
 
 def forges_an_answer(q: Any, k: Any, v: Any) -> Any:
-    """(b) The right answer by the number of the request, then a wrong one."""
+    """(b) Send the right answer with the request's number, then return a wrong one."""
     number, wire = request()
     reply = Reply("returned", {"output": right(q, k, v)})
     send(b"".join(map(bytes, wire.result(number, reply, 0.001, 1 << 30))))
@@ -87,21 +87,21 @@ def forges_an_answer(q: Any, k: Any, v: Any) -> Any:
 
 
 def forges_another_record(q: Any, k: Any, v: Any) -> Any:
-    """A record of another shape, with the number of the request."""
+    """Send a record of another type with the request's number."""
     number, wire = request()
     send(b"".join(map(bytes, wire.result(number, {"status": "passed"}, 0.001, 1 << 30))))
     return np.zeros_like(v)
 
 
 def forges_an_exception(q: Any, k: Any, v: Any) -> Any:
-    """An exception that would end a run, with the number of the request."""
+    """Send an exception that would end a run, with the request's number."""
     number, wire = request()
     send(b"".join(map(bytes, wire.failure(number, KeyError("the run"), 0.001))))
     return np.zeros_like(v)
 
 
 def takes_the_seal(q: Any, k: Any, v: Any) -> Any:
-    """The right answer and its seal, which it reads from the connection as the worker would."""
+    """Send the right answer and its seal, which it reads from the connection as the worker would."""
     number, wire = request()
     (descriptor, *_) = connections()
     _, seal, _ = wire.read_request(descriptor)
@@ -111,27 +111,27 @@ def takes_the_seal(q: Any, k: Any, v: Any) -> Any:
 
 
 def sends_a_huge_header(q: Any, k: Any, v: Any) -> Any:
-    """(c) An answer that says that it has 2**60 bytes."""
+    """(c) Send an answer that claims to have 2**60 bytes."""
     number, wire = request()
     send(wire.ANSWER.pack(wire.MAGIC, wire.RESULT, number, 0, 100, 1 << 60, 0.0))
     return np.zeros_like(v)
 
 
 def closes_the_connection(q: Any, k: Any, v: Any) -> Any:
-    """(d) Nothing, and the connection is closed."""
+    """(d) Send nothing, and close the connection."""
     for descriptor in connections():
         os.close(descriptor)
     return np.zeros_like(v)
 
 
 def sends_without_end(q: Any, k: Any, v: Any) -> Any:
-    """(f) Bytes for ever."""
+    """(f) Send bytes forever."""
     while True:
         send(b"\0" * 65536)
 
 
 def answers_twice(q: Any, k: Any, v: Any) -> Any:
-    """The right answer, and another one a moment later, between two requests."""
+    """Return the right answer, and send another one a moment later, between two requests."""
 
     def later() -> None:
         time.sleep(0.2)

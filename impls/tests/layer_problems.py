@@ -1,4 +1,4 @@
-"""Problems for tests of layers: inputs drawn with a seed, a name for each feature, and the one check of results."""
+"""Problems for tests of layers: seeded inputs, a name for each feature, and the one check of results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attention_conformance.impls.tests.layers import layer
 
 B, H, SQ, SK, E, EKV = 2, 2, 5, 7, 8, 6
 
-Arrays = dict[str, Any]  # NumPy arrays; Any, so that they can be given as keywords
+Arrays = dict[str, Any]  # NumPy arrays; Any, so that they can be passed as keywords
 
 #: Options of the problems.  "cross" gives x_kv (B, Sk, Ekv) and "wide" heads that together are not as wide as the
 #: input, with values of a third width; "parts" names the biases; "mask" and "bias" are shapes.
@@ -63,7 +63,7 @@ NORMS: dict[str, dict[str, Any]] = {
     "post-norm-unbatched-large-epsilon": {"norm": True, "batch": None, "epsilon": 0.5},
 }
 
-#: What is not a keyword of the operators but says how to draw.
+#: Options that are not keywords of the operators but say how to draw the inputs.
 _DRAWING = ("batch", "cross", "wide", "parts", "mask", "bias", "kv_lengths", "w_o", "norm")
 
 
@@ -106,14 +106,14 @@ def problem(name: str, dtype: str) -> tuple[Arrays, dict[str, Any]]:
 
 
 def copied(arrays: Mapping[str, np.ndarray]) -> Arrays:
-    """The arrays in memory of their own, to be compared with after a call."""
+    """Copies of the arrays, to compare with after a call."""
     return {name: array.copy() for name, array in arrays.items()}
 
 
 def assert_right(found: Any, arrays: Mapping[str, np.ndarray], options: Mapping[str, Any], inner: str = "") -> None:
     """Assert shape, dtype and nearness of all results; ``inner`` is the dtype computed in, by default that of x_q.
 
-    The limits are those of ``impls.tests.layers``, in which nothing is chosen but roundings per operation.
+    The limits are those of ``impls.tests.layers``, where only the roundings per operation are chosen.
     """
     dtype = str(arrays["x_q"].dtype)
     expected = layer(arrays, options, inner or dtype)
@@ -126,7 +126,7 @@ def assert_right(found: Any, arrays: Mapping[str, np.ndarray], options: Mapping[
 
 
 def four_words() -> Arrays:
-    """Source 002's example: four words and two pads, in the first of four coordinates; identity weights."""
+    """Source 002's example: four words and two pads, in the first of four coordinates; all weights are identities."""
     x = np.zeros((6, 4))
     x[:4, 0] = 1, 2, 3, 4
     return {"x_q": x, **{name: np.eye(4) for name in ("w_q", "w_k", "w_v", "w_o")}}
@@ -146,6 +146,6 @@ SIX_DECIMALS = {"float64": 0.5e-6, "float32": 0.5e-6 + 16 * 4 * 2.0**-24}
 
 
 def assert_four_words(output: np.ndarray, first: tuple[float, ...]) -> None:
-    """Assert that the first coordinates are the documented ones, and the others zero."""
+    """Assert that the first coordinates are the documented ones, and all others are zero."""
     assert np.abs(output[:, 0] - first).max() <= SIX_DECIMALS[str(output.dtype)]
     assert not output[:, 1:].any()

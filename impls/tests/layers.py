@@ -1,9 +1,9 @@
 """The layers in float64, head by head, each number with a limit for its rounding error: an oracle for tests of layers.
 
-It shares no code with the implementations or with the reference.  A number is a pair (value, error), where error bounds
-how far a program may be that rounds every intermediate array with unit roundoff u, and adds n terms with at most n
-roundings w of the accumulator (Higham 2002, §3.1), which is float32 or wider.  Products of two errors are kept where
-they come for free.
+It shares no code with the implementations or with the reference.  A number is a pair (value, error); error bounds
+how far off a program may be that rounds every intermediate array with unit roundoff u, and adds n terms with at most
+n roundings w of the accumulator (Higham 2002, §3.1), which is float32 or wider.  Products of two errors are kept
+where they cost nothing.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 
 #: Unit roundoff by dtype: half the distance from 1 to the next number.
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-#: What underflow takes from a stored number: half float16's subnormal spacing, the smallest normal number elsewhere.
+#: The loss to underflow in a stored number: half float16's subnormal spacing, the smallest normal number elsewhere.
 UNDERFLOW = {"float64": 2.0**-1022, "float32": 2.0**-126, "float16": 2.0**-25, "bfloat16": 2.0**-126}
-#: exp and the division after it, in roundings: 16 for a coarse exp, as in BOUNDS.md, its argument, sum and quotient.
+#: Roundings of exp and the division after it: 16 for a coarse exp, as in BOUNDS.md, its argument, sum and quotient.
 EXP = 20
-#: Roundings of one LayerNorm beside its sums of E terms: centring, square, root, quotient, product, sum.
+#: Roundings of one LayerNorm in addition to its sums of E terms: centring, square, root, quotient, product, sum.
 NORM = 8
 
 
 class Unit(NamedTuple):
-    """Unit roundoffs of stored numbers and of sums, and what underflow takes from a stored number."""
+    """Unit roundoffs of stored numbers and of sums, and the loss to underflow in a stored number."""
 
     u: float
     w: float
@@ -33,7 +33,7 @@ class Unit(NamedTuple):
 
 
 class Near(NamedTuple):
-    """Numbers, and how far a program may be from them."""
+    """Numbers, and how far off a program may be."""
 
     value: np.ndarray
     error: np.ndarray
@@ -63,7 +63,7 @@ def plus(a: Near, b: Near, unit: Unit) -> Near:
 def softmax(s: Near, allowed: np.ndarray, unit: Unit) -> tuple[Near, np.ndarray]:
     """Weights of the rows of s (Sq, Sk), stored, and how far the argument of each power may be off.
 
-    A fully masked row has zeros.  Score less maximum and its power are each stored once at most.
+    A fully masked row is zeros.  Score minus maximum and its power are each stored at most once.
     """
     value, off = np.zeros_like(s.value), np.zeros_like(s.value)
     for i, keys in enumerate(allowed):
@@ -78,7 +78,7 @@ def weighted(p: Near, off: np.ndarray, v: Near, unit: Unit) -> Near:
     """The weights times v (Sk, Dv), stored.
 
     As weights add up to 1, arguments of powers that are off by at most ε move the output o by at most
-    Σ p (exp(ε) − 1) |v − o| / Σ p exp(−ε): what all values have in common does not count.
+    Σ p (exp(ε) − 1) |v − o| / Σ p exp(−ε): what all values have in common cancels.
     """
     output = product(Near(p.value, p.value * unit.u + unit.eta), v, unit)
     apart = np.abs(v.value - output.value[:, None])
@@ -108,7 +108,7 @@ def normalise(z: Near, gamma: Near, beta: Near, epsilon: float, unit: Unit) -> N
 def layer(arrays: Mapping[str, Any], options: Mapping[str, Any], inner: str) -> dict[str, Near]:
     """The results of ``mha`` or, with gamma, of ``sublayer``, by name, for a program that computes in dtype ``inner``.
 
-    ``arrays`` and ``options`` are the keywords of the contract, the arguments in order among them by name.
+    ``arrays`` and ``options`` are the keywords of the contract, including the positional arguments, by name.
     """
     given = {name: np.asarray(a, np.float64) for name, a in arrays.items() if name not in ("mask", "kv_lengths")}
     stored = str(arrays["x_q"].dtype)
@@ -168,7 +168,7 @@ def _attend(
 
 
 def _scores(q: Near, k: Near, scale: float, unit: Unit) -> Near:
-    """The scores scale · q kᵀ for q (Sq, D) and k (Sk, D): two factors may be scaled and stored, and the product."""
+    """The scores scale · q kᵀ for q (Sq, D) and k (Sk, D): two factors and the product may be scaled and stored."""
     transposed = Near(k.value.T, k.error.T)
     raw, size = product(q, transposed, unit), np.abs(q.value) @ np.abs(k.value).T
     return Near(scale * raw.value, abs(scale) * (raw.error + 2 * unit.u * size + 2 * unit.u * np.abs(raw.value)))
@@ -180,5 +180,5 @@ def _linear(x: Near, given: Mapping[str, Any], name: str, unit: Unit) -> Near:
 
 
 def _stored(a: Near, dtype: str) -> Near:
-    """Rounded once more, to the dtype of the result; a masked weight stays exactly zero but for underflow."""
+    """The number rounded once more, to the result's dtype; a masked weight stays exactly zero but for underflow."""
     return Near(a.value, a.error + ROUNDOFF[dtype] * (np.abs(a.value) + a.error) + UNDERFLOW[dtype])

@@ -1,6 +1,6 @@
-"""Implementations that misbehave, each in one way, and compute right where they return: for tests of the machinery.
+"""Implementations that each misbehave in one way, and are correct where they return: for tests of the machinery.
 
-Frameworks are imported where a function is called with their arrays.
+A framework is imported only when a function is called with its arrays.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import numpy as np
 from attention_conformance.impls.process.state import thread_settings
 from attention_conformance.impls.tests.fakes import right
 
-#: Numbers of <fenv.h> on x86-64 and on aarch64.
+#: FE_UPWARD of <fenv.h> on x86-64 and on aarch64.
 FE_UPWARD = 0x800 if os.uname().machine == "x86_64" else 0x400000
 
-#: Bytes that a leak adds each time, and that a hog does: less than the time between two looks takes.
+#: Bytes that a leak and a hog add each time: fewer than are taken between two looks.
 LEAK, STEP = 48 << 20, 16 << 20
 
 _C: Any = ctypes.CDLL(None)
@@ -35,27 +35,27 @@ _KEPT: list[Any] = []
 
 
 def segfaults(q: Any, k: Any, v: Any) -> Any:
-    """Reads what is not there."""
+    """Reads an invalid address."""
     ctypes.string_at(0)
 
 
 def exits_at_once(q: Any, k: Any, v: Any) -> Any:
-    """Ends its process without a word."""
+    """Ends its process silently."""
     os._exit(0)
 
 
 def is_killed(q: Any, k: Any, v: Any) -> Any:
-    """Is ended as the system ends a process when memory runs out."""
+    """Is killed as the system kills a process when memory runs out."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def interrupts(q: Any, k: Any, v: Any) -> Any:
-    """Raises what Ctrl-C raises."""
+    """Raises KeyboardInterrupt, as Ctrl-C does."""
     raise KeyboardInterrupt
 
 
 def spins(q: Any, k: Any, v: Any) -> Any:
-    """Computes for ever."""
+    """Computes forever."""
     while True:
         pass
 
@@ -68,14 +68,14 @@ def waits_for_itself(q: Any, k: Any, v: Any) -> Any:
 
 
 def hogs(q: Any, k: Any, v: Any) -> Any:
-    """Takes memory without end."""
+    """Takes memory endlessly."""
     while True:
         _KEPT.append(np.ones(STEP, np.uint8))
-        time.sleep(0.01)  # so that the machine of the test survives a limit that does not hold
+        time.sleep(0.01)  # so that the test machine survives a limit that does not work
 
 
 def hogs_in_a_program(q: Any, k: Any, v: Any) -> Any:
-    """Starts a program that takes memory without end."""
+    """Starts a program that takes memory endlessly."""
     lines = "import time", "kept = []", "while True:", f"  kept.append(b'x' * {STEP})", "  time.sleep(0.01)"
     return subprocess.call([sys.executable, "-c", "\n".join(lines)])
 
@@ -87,19 +87,19 @@ def leaks(q: Any, k: Any, v: Any) -> Any:
 
 
 def prints_for_ever(q: Any, k: Any, v: Any) -> Any:
-    """Prints without end."""
+    """Prints endlessly."""
     while True:
         os.write(1, b"z" * (1 << 20))
 
 
 def prints_a_line(q: Any, k: Any, v: Any) -> Any:
-    """Says what it does."""
+    """Prints what it does."""
     print("starting attention")
     return right(q, k, v)
 
 
 def prints_from_c(q: Any, k: Any, v: Any) -> Any:
-    """Says what it does, through the C library's own buffer."""
+    """Prints what it does, through the C library's own buffer."""
     _C.printf(b"block size %d\n", 64)
     return right(q, k, v)
 
@@ -130,14 +130,14 @@ def draws_from_numpy(q: Any, k: Any, v: Any) -> Any:
 
 
 def refuses_with_a_random_number(q: Any, k: Any, v: Any) -> Any:
-    """Refuses k and v of unequal length in words that NumPy's global generator decides."""
+    """Refuses k and v of unequal length with a message that contains a number from NumPy's global generator."""
     if k.shape[2] != v.shape[2]:
         raise ValueError(f"lengths differ, number {np.random.random()}")
     return right(q, k, v)
 
 
 def sums_in_a_random_order(q: Any, k: Any, v: Any) -> Any:
-    """Sums over the keys in an order drawn from NumPy's global generator: right, and never the same bits."""
+    """Sums over the keys in an order drawn from NumPy's global generator: correct, but never the same bits."""
     order = np.random.permutation(k.shape[2])
     scores = q @ k[:, :, order].swapaxes(2, 3) * q.dtype.type(q.shape[3] ** -0.5)
     powers = np.exp(scores - scores.max(3, keepdims=True))
@@ -145,7 +145,7 @@ def sums_in_a_random_order(q: Any, k: Any, v: Any) -> Any:
 
 
 def builds_a_layer_of_torch(q: Any, k: Any, v: Any) -> Any:
-    """Builds torch's own layer in each call, whose weights torch draws before they are set."""
+    """Builds torch's own layer in each call; torch draws its weights at random before they are set."""
     import torch
 
     width = q.shape[3]
@@ -158,7 +158,7 @@ def builds_a_layer_of_torch(q: Any, k: Any, v: Any) -> Any:
 
 
 def compiles_for_each_shape(q: Any, k: Any, v: Any) -> Any:
-    """Compiled for each shape again, until torch gives up and runs it uncompiled, where it is wrong."""
+    """Compiles again for each shape, until torch gives up and runs it uncompiled, where it is wrong."""
     return _compiled()(q, k, v)
 
 
@@ -174,7 +174,7 @@ def _compiled() -> Any:
 
 
 def lacks_a_provider(q: Any, k: Any, v: Any) -> Any:
-    """Opens a session of ONNX Runtime on a device that is not there: it takes another one."""
+    """Opens a session of ONNX Runtime on a missing device: ONNX Runtime takes another one."""
     import onnx
     import onnxruntime
 
@@ -189,7 +189,7 @@ def lacks_a_provider(q: Any, k: Any, v: Any) -> Any:
 
 
 def fails_over_at_the_second_call(q: Any, k: Any, v: Any) -> Any:
-    """Says what ONNX Runtime prints where a run fails in a provider, and is wrong from then on."""
+    """Prints what ONNX Runtime prints when a run fails in a provider, and is wrong from then on."""
     _KEPT.append("call")
     if _KEPT.count("call") == 2:
         print("EP Error: CUDA failure 700 using ['CUDAExecutionProvider', 'CPUExecutionProvider']")
@@ -198,7 +198,7 @@ def fails_over_at_the_second_call(q: Any, k: Any, v: Any) -> Any:
 
 
 def finds_no_accelerator(q: Any, k: Any, v: Any) -> Any:
-    """Logs what JAX does where it takes the CPU."""
+    """Logs what JAX logs when it falls back to the CPU."""
     logging.getLogger("jax._src.xla_bridge").warning(
         "A GPU may be present, but jaxlib lacks CUDA. Falling back to cpu."
     )
@@ -212,7 +212,7 @@ def silences_numpy(q: Any, k: Any, v: Any) -> Any:
 
 
 def silences_numpy_for_good(q: Any, k: Any, v: Any) -> Any:
-    """Switches NumPy's warnings off, and the switch too."""
+    """Switches NumPy's warnings off, and disables the switch too."""
     np.seterr(all="ignore")
     np.seterr = lambda **ignored: {}  # type: ignore[assignment, misc]
     return right(q, k, v)
@@ -226,38 +226,38 @@ def rounds_up(q: Any, k: Any, v: Any) -> Any:
 
 
 def rounds_up_and_raises(q: Any, k: Any, v: Any) -> Any:
-    """Leaves the processor rounding up, and an exception."""
+    """Leaves the processor rounding up, and raises an exception."""
     _C.fesetround(FE_UPWARD)
     raise ValueError("no kernel for you")
 
 
 def threads_blas(q: Any, k: Any, v: Any) -> Any:
-    """Takes one thread more than there were, for matrices."""
+    """Gives BLAS one more thread."""
     for setting in thread_settings():
         setting.put(setting.get() + 1)
     return right(q, k, v)
 
 
 def moves(q: Any, k: Any, v: Any) -> Any:
-    """Goes to another folder."""
+    """Changes the working folder."""
     os.chdir("/")
     return right(q, k, v)
 
 
 def sets_a_variable(q: Any, k: Any, v: Any) -> Any:
-    """Sets a variable for a compiler."""
+    """Sets an environment variable."""
     os.environ["ATTENTION_TEST_VARIABLE"] = "secret"
     return right(q, k, v)
 
 
 def speaks_another_language(q: Any, k: Any, v: Any) -> Any:
-    """Changes the locale, which decides what a number looks like."""
+    """Changes the locale, which decides how numbers are formatted."""
     locale.setlocale(locale.LC_ALL, "C" if locale.setlocale(locale.LC_ALL) != "C" else "C.UTF-8")
     return right(q, k, v)
 
 
 def takes_a_signal(q: Any, k: Any, v: Any) -> Any:
-    """Handles a signal that others may want."""
+    """Handles a signal that others may need."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     return right(q, k, v)
 
@@ -278,7 +278,7 @@ def widens_torch(q: Any, k: Any, v: Any) -> Any:
 
 
 def flushes_torch(q: Any, k: Any, v: Any) -> Any:
-    """Has subnormal numbers flushed to zero."""
+    """Makes torch flush subnormal numbers to zero."""
     import torch
 
     output = _torch(q, k, v)
@@ -287,7 +287,7 @@ def flushes_torch(q: Any, k: Any, v: Any) -> Any:
 
 
 def threads_torch(q: Any, k: Any, v: Any) -> Any:
-    """Takes one thread more than there were."""
+    """Gives torch one more thread."""
     import torch
 
     torch.set_num_threads(torch.get_num_threads() + 1)
@@ -303,7 +303,7 @@ def draws_from_torch(q: Any, k: Any, v: Any) -> Any:
 
 
 def moves_torch(q: Any, k: Any, v: Any) -> Any:
-    """Has new tensors made without memory."""
+    """Makes torch create new tensors without memory."""
     import torch
 
     output = _torch(q, k, v)
@@ -320,7 +320,7 @@ def stops_gradients_of_torch(q: Any, k: Any, v: Any) -> Any:
 
 
 def determines_torch(q: Any, k: Any, v: Any) -> Any:
-    """Forbids algorithms that are not deterministic."""
+    """Forbids non-deterministic algorithms."""
     import torch
 
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -328,7 +328,7 @@ def determines_torch(q: Any, k: Any, v: Any) -> Any:
 
 
 def loosens_torch(q: Any, k: Any, v: Any) -> Any:
-    """Allows TF32 in products of matrices."""
+    """Allows TF32 in matrix products."""
     import torch
 
     torch.set_float32_matmul_precision("high")

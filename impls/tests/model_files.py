@@ -1,4 +1,4 @@
-"""For tests of models in files: attention written out in ONNX nodes."""
+"""Helpers for tests of models in files: attention written out in ONNX nodes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def write(
     extra: Sequence[Any] = (),
     outputs: Sequence[str] = (),
 ) -> str:
-    """Write softmax(q kᵀ · scale, and what is ``extra``) v as a model in float32; its path.
+    """Write softmax(q kᵀ · scale, then ``extra``) v as a model in float32; its path.
 
-    ``inputs`` (name, type, shape) come after q, k and v, which are declared with ``shape``; ``names`` has all four.
+    ``inputs`` (name, type, shape) follow q, k and v, which are declared with ``shape``; ``names`` are those of q, k, v
+    and the output.
     """
     q, k, v, output = names
     nodes = [

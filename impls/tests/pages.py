@@ -1,4 +1,4 @@
-"""Examples of a page: its blocks of code in order, written to a folder and run as they are printed."""
+"""Examples of a page: its blocks of code in order, written to a folder and run as printed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FILE = re.compile(r"\A(?:#!.*\n)?# (?P<name>[\w.]+)\n")
 
 @dataclass(frozen=True)
 class Example:
-    """Files, the commands that are typed, and the end of what the last of them prints."""
+    """Files, the commands to type, and the end of what the last command prints."""
 
     title: str
     files: dict[str, str]
@@ -27,7 +27,7 @@ class Example:
 
 
 def examples(page: str) -> Iterator[Example]:
-    """The examples of a page: a text block ends each, and the heading before it and its first command name it."""
+    """The examples of a page: each ends with a text block; the heading before it and its first command name it."""
     for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
         files: dict[str, str] = {}
         commands: list[str] = []
@@ -45,7 +45,7 @@ def examples(page: str) -> Iterator[Example]:
 
 
 def run(example: Example, folder: Path) -> str:
-    """What the last command prints, after the files are written and the commands before it have succeeded."""
+    """The output of the last command, after the files are written and the commands before it have succeeded."""
     for name, text in example.files.items():
         (folder / name).write_text(text, encoding="utf-8")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -60,8 +60,8 @@ def run(example: Example, folder: Path) -> str:
 
 
 def steady(text: str) -> str:
-    """A text without what differs between machines: spaces, seconds, and shares of the bound."""
-    text = re.sub(r"( s in first calls),.*", r"\1", text)  # parts of the time, of which short ones are left out
+    """A text without the parts that differ between machines: spaces, seconds, and shares of the bound."""
+    text = re.sub(r"( s in first calls),.*", r"\1", text)  # parts of the time; short ones are left out
     text = re.sub(r"\d+(\.\d+)? ?s\b( \(.*?\))?", "… s", " ".join(text.split()))
     return re.sub(r"\b\d\.\d\d\b|-{3,}|={3,}", "…", text)
 

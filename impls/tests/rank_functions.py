@@ -1,4 +1,4 @@
-"""Functions over ranks of torch: a right one, and some whose second rank does something else than the first."""
+"""Functions over ranks of torch: some correct ones, and some whose second rank does something else than the first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Function = Callable[..., Any]
 
 
 def declared(**attributes: Any) -> Callable[[Function], Function]:
-    """A decorator that sets attributes, with two ranks and float32."""
+    """A decorator that sets attributes: two ranks, float32, and those that are given."""
 
     def decorate(function: Function) -> Function:
         vars(function).update({"ranks": 2, "dtypes": ("float32",), **attributes})
@@ -27,14 +27,14 @@ def declared(**attributes: Any) -> Callable[[Function], Function]:
 
 
 def gathered(array: torch.Tensor, group: Any) -> torch.Tensor:
-    """The shards of all ranks, one behind the other; all_gather's own backward pass wants contiguous gradients."""
+    """The shards of all ranks, concatenated; all_gather's own backward pass needs contiguous gradients."""
     rank, ranks, length = dist.get_rank(group), dist.get_world_size(group), array.shape[2]
     return all_reduce(pad(array, (0, 0, rank * length, (ranks - 1 - rank) * length)), group=group)  # type: ignore[no-any-return]
 
 
 @declared()
 def right(q: Any, k: Any, v: Any, *, group: Any, lengths: Any = None, is_causal: bool = False) -> torch.Tensor:
-    """All keys are gathered; of causal the mask is of the rank's rows."""
+    """Attention over the keys of all ranks; the causal mask is that of the rank's rows."""
     k, v = gathered(k, group), gathered(v, group)
     assert lengths is None or lengths[1] == k.shape[2]
     rows = dist.get_rank(group) * q.shape[2] + torch.arange(q.shape[2])
@@ -44,7 +44,7 @@ def right(q: Any, k: Any, v: Any, *, group: Any, lengths: Any = None, is_causal:
 
 @declared(sharding="heads")
 def heads(q: Any, k: Any, v: Any, *, group: Any, is_causal: bool = False) -> torch.Tensor:
-    """Each rank computes its heads."""
+    """Attention in which each rank computes its own heads."""
     return scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=True)
 
 
@@ -55,7 +55,7 @@ def second(group: Any) -> bool:
 
 @declared()
 def dies(q: Any, k: Any, v: Any, *, group: Any) -> torch.Tensor:
-    """By a signal."""
+    """The second rank dies by a signal."""
     if second(group):
         os.kill(os.getpid(), signal.SIGSEGV)
     return right(q, k, v, group=group)
@@ -63,14 +63,14 @@ def dies(q: Any, k: Any, v: Any, *, group: Any) -> torch.Tensor:
 
 @declared(rank_seconds=4)
 def hangs(q: Any, k: Any, v: Any, *, group: Any) -> torch.Tensor:
-    """The first rank has its answer, the second one sleeps."""
+    """The first rank returns, the second one sleeps."""
     time.sleep(1000 * second(group))
     return torch.zeros_like(q)
 
 
 @declared()
 def raises(q: Any, k: Any, v: Any, *, group: Any) -> torch.Tensor:
-    """The first rank waits for the second one's shard."""
+    """The second rank raises; the first one waits for its shard."""
     if second(group):
         raise ValueError("no such block")
     return right(q, k, v, group=group)
@@ -78,25 +78,25 @@ def raises(q: Any, k: Any, v: Any, *, group: Any) -> torch.Tensor:
 
 @declared()
 def refuses(q: Any, k: Any, v: Any, *, group: Any) -> torch.Tensor:
-    """Both, so that nothing has to be started again."""
+    """Both ranks refuse, so that nothing must be restarted."""
     raise NotImplementedError("five heads")
 
 
 @declared()
 def accepts(q: Any, k: Any, v: Any, *, group: Any) -> torch.Tensor:
-    """Whatever it is given, and returns half a shard."""
+    """Accept any input, and return half a shard."""
     return q[:, :, :1]
 
 
 @declared(replicated=True)
 def disagrees(q: Any, k: Any, v: Any, *, group: Any) -> torch.Tensor:
-    """Each rank has the whole result, and the second one adds to it."""
+    """Each rank returns the whole result, and the second one adds 1 to it."""
     return gathered(right(q, k, v, group=group), group) + second(group)
 
 
 @declared()
 def writes(q: Any, k: Any, v: Any, *, group: Any) -> torch.Tensor:
-    """Into the second rank's shard of k."""
+    """The second rank writes into its shard of k."""
     output = right(q, k, v, group=group)
     if second(group):
         k += 1

@@ -1,4 +1,4 @@
-"""Invalid input: a function that accepts it does not pass because something of the suite raises before or after it."""
+"""Invalid input: a function that accepts it does not pass because the suite raises something before or after it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FUNCTIONS = sorted(
 
 
 def outcomes(text: str) -> dict[str, Result]:
-    """What becomes of every invalid case of a function's operator that it takes, by name."""
+    """The outcome of every invalid case of a function's operator that the function takes, by name."""
     plugged = plug_in(f"attention_conformance.impls.tests.{text}")
     function = load_function(plugged)
     plugged = with_attributes(plugged, attributes_of(function))
@@ -36,7 +36,7 @@ def outcomes(text: str) -> dict[str, Result]:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_is_accepted_does_not_pass(name: str) -> None:
-    """In any signature: it fails, or the case cannot be asked."""
+    """In any signature, a function that accepts invalid input fails, or the case cannot be asked."""
     framework = "@torch" if name == "tensor_in_a_list" else ""
     found = outcomes(f"accepting:{name}{framework}")
     assert found
@@ -46,14 +46,14 @@ def test_what_is_accepted_does_not_pass(name: str) -> None:
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 def test_what_is_accepted_and_cannot_be_differentiated_does_not_pass(framework: str) -> None:
-    """A list has no gradients, which is no refusal of the input."""
+    """A list has no gradients; that the suite cannot differentiate it is no refusal of the input."""
     pytest.importorskip(framework)
     found = outcomes(f"accepting:tensor_in_a_list@{framework}+gradients")
     assert {result.failure for result in found.values()} == {Failure.NO_ERROR}
 
 
 def test_what_cannot_be_handed_over_is_unsupported() -> None:
-    """Where a signature has one array for what differs, or arrays are shared out by numbers that there are not."""
+    """A mismatch that a signature cannot express, with one array for both or arrays split by count, is unsupported."""
     for name, case, words in (
         ("merge_state", "merge-invalid-parts", "log-sum-exps of 2 parts for outputs of 3"),
         ("with_kvcache", "paged-invalid-lengths", "kv_lengths of 3 for 4 sequences"),

@@ -1,4 +1,4 @@
-"""Allocator retention: freed memory stays with a process that timings are made in."""
+"""Allocator retention: freed memory stays with a process whose calls are timed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 from attention_conformance.impls.process import allocator
 from attention_conformance.impls.process.pool import Worker
 
-#: Bytes of the arrays of a call: larger than glibc's largest threshold, from which on every block is mapped by itself.
+#: Bytes of the arrays of a call: above glibc's largest threshold, from which every block is mapped separately.
 SIZE = 2**26
 
-#: Pages that the objects of Python may take meanwhile.  Huge ones count as one: 20 arrays of 64 MiB have 640 at least.
+#: Pages that Python's objects may take meanwhile.  Huge pages count as one: 20 arrays of 64 MiB have at least 640.
 FEW = 300
 
 
 def faults(size: int) -> int:
-    """Pages that the system gave to ten rounds of making and freeing two arrays, after a first one."""
+    """Page faults of ten rounds of making and freeing two arrays, after a first round."""
 
     def once() -> None:
         one = np.ones(size, np.uint8)
@@ -33,7 +33,7 @@ def faults(size: int) -> int:
 
 
 def given_back(size: int) -> int:
-    """Bytes by which ``trim`` lessens what this process holds after an array was freed."""
+    """Bytes by which ``trim`` reduces what this process holds after an array was freed."""
     np.ones(size, np.uint8)
     before = held()
     allocator.trim()
@@ -41,12 +41,12 @@ def given_back(size: int) -> int:
 
 
 def held() -> int:
-    """Bytes of this process that are in memory."""
+    """Bytes of this process in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def counted(function: str, environment: dict[str, str]) -> int:
-    """What one of them gives in a process with these variables."""
+    """The result of one of these functions in a process with these variables."""
     worker = Worker(environment)
     try:
         return int(worker.call(f"{__name__}:{function}", SIZE))
@@ -62,13 +62,13 @@ KEEPS = pytest.mark.skipif(
 @pytest.mark.slow(2)
 @KEEPS
 def test_memory_that_was_freed_is_not_asked_for_again() -> None:
-    """Ten rounds take hardly a new page; without the variables each takes its arrays again."""
+    """Ten rounds take hardly any new pages; without the variables each round takes its arrays again."""
     assert counted("faults", allocator.environment()) < FEW
     assert counted("faults", {}) > 2 * FEW
 
 
 def test_what_the_user_has_set_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable that is set is not set again, and the record of the run says so."""
+    """A variable that the user has set is not set again, and the record of the run says so."""
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1")
     assert "MALLOC_TRIM_THRESHOLD_" not in allocator.environment()
     assert allocator.description() != "stays with the process"
@@ -76,5 +76,5 @@ def test_what_the_user_has_set_is_left_alone(monkeypatch: pytest.MonkeyPatch) ->
 
 @KEEPS
 def test_free_memory_can_be_given_back() -> None:
-    """So that what a process holds is what it uses: of arrays that were freed, nothing."""
+    """After ``trim`` a process holds only what it uses, and nothing of freed arrays."""
     assert counted("given_back", allocator.environment()) > SIZE * 0.9

@@ -1,4 +1,4 @@
-"""One call from NumPy to NumPy: what the reply says of results, refusals, exceptions and inputs."""
+"""One call from NumPy to NumPy: what the reply says about results, refusals, exceptions and inputs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_exception_is_a_reply_with_its_traceback() -> None:
 
 
 def test_an_exception_is_said_in_its_first_line_and_what_a_colon_announces() -> None:
-    """C++ libraries begin with the place that it was thrown at; what follows the words is no part of them."""
+    """An exception's text is its first line and what a colon announces; the rest, such as an address, is left out."""
     words = "Exception from core.cpp:104:", "Check 'rank' failed at shape.hpp:12:", "a mask has two axes"
     assert calls.text(RuntimeError("\n\n".join([*words, "at 0x1"]))) == f"RuntimeError: {' '.join(words)}"
     assert calls.text(ValueError("no such axis\nsee the manual")) == "ValueError: no such axis"
@@ -54,14 +54,14 @@ def test_an_exception_is_said_in_its_first_line_and_what_a_colon_announces() -> 
 
 
 def test_a_list_is_not_a_result() -> None:
-    """What is not an array of the framework is refused, not converted."""
+    """A result that is no array of the framework is refused, not converted."""
     reply = calls.call(implementation("a_list"), request())
     assert reply.status == "raised"
     assert "expected a NumPy array, got builtins.list" in reply.text
 
 
 def test_missing_results_are_named() -> None:
-    """Fewer results than asked for is an error that says which were expected."""
+    """Fewer results than requested raise an error that lists the expected ones."""
     reply = calls.call(implementation("careless"), request(keywords={}))
     assert reply.status == "returned"
     with pytest.raises(TypeError, match=r"expected 2 results \(output, lse\), got 1"):
@@ -74,7 +74,7 @@ def test_missing_results_are_named() -> None:
 
 
 def test_a_modified_input_is_seen() -> None:
-    """An input that holds something else after the call is named."""
+    """An input whose contents differ after the call is named."""
     assert calls.call(implementation("modifies"), request()).modified == ("q",)
     assert calls.call(implementation("right"), request()).modified == ()
 
@@ -86,12 +86,12 @@ def test_unequal_repeats_are_seen() -> None:
 
 
 def test_unequal_repeats_are_seen_in_memory_that_is_used_again() -> None:
-    """What the first call returned is compared as it was then."""
+    """The first call's result is compared as it was then, even if later calls overwrite its memory."""
     assert calls.call(implementation("unrepeatable_in_a_buffer"), request(repeats=3)).unequal == ("output",)
 
 
 def test_random_numbers_in_a_result_are_seen_in_memory_that_is_used_again() -> None:
-    """The result of the first call is told, and is not that of the call which it is compared with."""
+    """The first call's result is reported, not that of the call that it is compared with."""
     reply = calls.call(implementation("random_in_a_buffer"), request())
     assert any("random numbers" in each for each in reply.changed), reply.side_effects
     plain = calls.call(implementation("right"), request()).results["output"]
@@ -99,7 +99,7 @@ def test_random_numbers_in_a_result_are_seen_in_memory_that_is_used_again() -> N
 
 
 def test_native_layout_is_converted_both_ways() -> None:
-    """An implementation with layout (B, S, H, D) is handed it, and its output comes back as (B, H, S, D)."""
+    """An implementation with layout (B, S, H, D) is given it, and its output comes back as (B, H, S, D)."""
     some = request()
     plain = calls.call(implementation("right"), some).results["output"]
     native = calls.call(
@@ -109,7 +109,7 @@ def test_native_layout_is_converted_both_ways() -> None:
 
 
 def right_bshd(q: Any, k: Any, v: Any) -> Any:
-    """The right one, in layout (B, S, H, D)."""
+    """Correct attention in layout (B, S, H, D)."""
     from attention_conformance.impls.tests.fakes import right
 
     return right(*(a.transpose(0, 2, 1, 3) for a in (q, k, v))).transpose(0, 2, 1, 3)
@@ -117,7 +117,7 @@ def right_bshd(q: Any, k: Any, v: Any) -> Any:
 
 @pytest.mark.parametrize("past", list(Layout))
 def test_the_past_has_a_layout_of_its_own(past: Layout) -> None:
-    """Past and present follow the layout of q, k and v unless another is declared for them."""
+    """Past and present follow the layout of q, k and v unless another one is declared for them."""
     rng = np.random.default_rng(0)
     earlier = {f"past_{name}": rng.standard_normal((2, 2, 6, 4)).astype(np.float32) for name in ("key", "value")}
     some = request(keywords=earlier)
@@ -131,12 +131,12 @@ def test_the_past_has_a_layout_of_its_own(past: Layout) -> None:
 
 
 def joins_bshd(q: Any, k: Any, v: Any, *, past_key: Any, past_value: Any) -> Any:
-    """The present in layout (B, S, H, D), where k and v are too; the output does not matter."""
+    """The present in layout (B, S, H, D), like k and v; the output does not matter."""
     return q, np.concatenate([past_key, k], 1), np.concatenate([past_value, v], 1)
 
 
 def joins_bhsd(q: Any, k: Any, v: Any, *, past_key: Any, past_value: Any) -> Any:
-    """The present in layout (B, H, S, D), where k and v are not."""
+    """The present in layout (B, H, S, D), unlike k and v."""
     k, v = (np.swapaxes(a, 1, 2) for a in (k, v))
     return q, np.concatenate([past_key, k], 2), np.concatenate([past_value, v], 2)
 
@@ -154,7 +154,7 @@ def test_a_call_is_prepared_once() -> None:
 @pytest.mark.parametrize("name", sorted(memory_layouts.LAYOUTS))
 @pytest.mark.parametrize("dtype", [np.float32, np.bool_, np.int64])
 def test_memory_layouts_keep_the_elements(name: str, dtype: type) -> None:
-    """Whatever the strides, the elements are the same, in memory of their own."""
+    """The elements are the same for any strides, in memory of their own."""
     array: np.ndarray = np.arange(48).reshape(2, 3, 4, 2).astype(dtype)
     laid = memory_layouts.lay_out(array, name)
     np.testing.assert_array_equal(laid, array)
@@ -182,16 +182,16 @@ def test_a_guarded_array_has_nan_around_it() -> None:
 
 
 class WithHeads:
-    """Attention as an object, whose method has the name of an attribute that a function may declare."""
+    """Attention as an object with a method that has the name of an attribute that a function may declare."""
 
     dtypes = ("float32",)
 
     def __call__(self, q: Any, k: Any, v: Any) -> Any:
-        """Its first argument."""
+        """Return its first argument."""
         return q
 
     def heads(self) -> int:
-        """Not a statement of what it takes."""
+        """A method; it declares nothing about the object's envelope."""
         return 2
 
 
@@ -199,6 +199,6 @@ with_heads = WithHeads()
 
 
 def test_a_method_declares_nothing() -> None:
-    """Of an object that is called, values are declarations, and methods of the same names are its own."""
+    """Values of a callable object are declarations; its methods of the same names are not."""
     described = calls.describe(Implementation("object", f"{__name__}:with_heads"))
     assert described.attributes == {"dtypes": ("float32",)}

@@ -1,4 +1,4 @@
-"""Trying out a built-in by its name: results, and what is raised where there are none."""
+"""Trying out a built-in by its name: its results, and the exceptions where it has none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Q = np.ones((1, 1, 2, 4), np.float32)
 
 
 def test_one_result_is_an_array() -> None:
-    """Without extra results the output comes alone."""
+    """Without extra results only the output is returned."""
     np.testing.assert_array_equal(compute("numpy-eager", Q, Q, Q), Q)
 
 
@@ -23,18 +23,18 @@ def test_more_results_are_a_tuple() -> None:
 
 
 def test_an_unknown_name_is_refused() -> None:
-    """With the nearest known one."""
+    """The refusal names the nearest known implementation."""
     with pytest.raises(ImplementationError, match="did you mean numpy-eager"):
         compute("numpy-eagre", Q, Q, Q)
 
 
 def test_what_is_not_supported_says_so() -> None:
-    """NotImplementedError with the reason."""
+    """An unsupported call raises NotImplementedError with the reason."""
     with pytest.raises(NotImplementedError):
         compute("ort-gqa", Q[:, :, :1].copy(), Q, Q)
 
 
 def test_an_exception_of_the_implementation_is_named() -> None:
-    """RuntimeError with the name of the implementation and the text."""
+    """An implementation's exception becomes a RuntimeError with its name and the text."""
     with pytest.raises(RuntimeError, match=r"^numpy-eager: ValueError"):
         compute("numpy-eager", Q, Q[..., :3].copy(), Q)

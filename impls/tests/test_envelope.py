@@ -26,7 +26,7 @@ KERNEL = Envelope(
 
 
 def shape(**sizes: int) -> Any:
-    """Sizes of a call that the kernel takes, but for those given."""
+    """Sizes of a call that the kernel takes, changed by those given."""
     return SimpleNamespace(**{"b": 1, "hq": 2, "hkv": 2, "sq": 64, "sk": 64, "d": 64, "dv": 64, **sizes})
 
 
@@ -44,7 +44,7 @@ def shape(**sizes: int) -> Any:
     ],
 )
 def test_sizes_are_read_and_decide(declared: Any, inside: list[int], outside: list[int]) -> None:
-    """Each form of a declaration has the sizes that it names, and no others."""
+    """Each form of a declaration includes exactly the sizes that it names."""
     sizes = Sizes.read(declared)
     assert [n for n in inside if n not in sizes] == []
     assert [n for n in outside if n in sizes] == []
@@ -52,7 +52,7 @@ def test_sizes_are_read_and_decide(declared: Any, inside: list[int], outside: li
 
 @pytest.mark.parametrize("declared", ["sixty-four", "multiple of 0", "", (), (-1,), 1.5, (64, "128"), None, True])
 def test_what_is_no_size_is_refused(declared: Any) -> None:
-    """In a sentence that says what may be declared."""
+    """A value that is no size is refused with a sentence that says what may be declared."""
     with pytest.raises(ValueError, match="multiple of N"):
         Sizes.read(declared)
 
@@ -67,14 +67,14 @@ def test_what_is_no_size_is_refused(declared: Any) -> None:
     ],
 )
 def test_a_call_outside_says_what_is_outside(sizes: dict[str, int], what: str) -> None:
-    """The axis, its size, and what is taken."""
+    """The reason has the axis, its size, and what is taken."""
     assert shape() in KERNEL
     assert shape(**sizes) not in KERNEL
     assert any(what in text for text in KERNEL.outside(shape(**sizes)))
 
 
 def test_the_line_can_be_checked_by_a_person() -> None:
-    """Dtypes, widths, lengths, their relation, groups, options apart, and what is lacking."""
+    """The line has dtypes, widths, lengths, their relation, groups, exclusive options, and what is lacking."""
     envelope = Envelope(
         **{**vars(KERNEL), "group_sizes": Sizes(least=1, most=8), "not_together": (frozenset({"window", "softcap"}),)}
     )
@@ -90,7 +90,7 @@ def declared(**attributes: Any) -> Implementation:
 
 
 def test_a_function_declares_its_envelope_by_attributes() -> None:
-    """``lengths`` means both, and a length of one's own goes before it."""
+    """``lengths`` means both lengths, and an attribute for one length overrides it."""
     found = declared(head_widths=(64, 128), lengths="multiple of 128", query_lengths=1).envelope
     assert found.head_widths == Sizes((64, 128))
     assert found.key_lengths == Sizes(multiple=128, least=128)
@@ -108,13 +108,13 @@ def test_a_function_declares_its_envelope_by_attributes() -> None:
     ],
 )
 def test_a_declaration_that_is_not_understood_is_refused(attributes: dict[str, Any]) -> None:
-    """In one sentence with the implementation's name."""
+    """A declaration that is not understood is refused in one sentence with the implementation's name."""
     with pytest.raises(ImplementationError, match="it: its attributes are not understood"):
         declared(**attributes)
 
 
 def test_a_method_is_no_declaration() -> None:
-    """An object whose class has a method of that name declares nothing by it, and one with ``heads`` neither."""
+    """A method of that name declares nothing, and neither does an object with an unrelated ``heads``."""
 
     class Attention:
         heads = 8
@@ -128,14 +128,14 @@ def test_a_method_is_no_declaration() -> None:
 
 
 def test_options_apart_are_those_that_a_call_gives_together() -> None:
-    """A call with one of them is taken."""
+    """Options that exclude each other are found only in a call that gives them together."""
     envelope = declared(not_together=[("window", "softcap")]).envelope
     assert envelope.apart({"window", "softcap", "scale"}) == {"window", "softcap"}
     assert envelope.apart({"window", "scale"}) == frozenset()
 
 
 def test_the_axes_are_all_that_a_shape_has() -> None:
-    """In the order in which results write them."""
+    """The axes are listed in the order in which results write them."""
     assert list(AXES.values()) == ["B", "Hq", "Hkv", "Sq", "Sk", "D", "Dv"]
 
 
@@ -168,19 +168,19 @@ def broken(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def fixed(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """One shape, as a model that was exported with it."""
+    """One fixed shape, like a model that was exported with it."""
     if (q.shape, k.shape, v.shape) != ((1, 8, 128, 64),) * 3:
         raise NotImplementedError("fixed")
     return v
 
 
 def probed(name: str) -> Any:
-    """What the probe finds of a function above."""
+    """The probe's result for one of the functions above."""
     return probe(Implementation(name, f"{__name__}:{name}", framework=Framework.NUMPY), "cpu")
 
 
 def test_a_probe_finds_the_envelope_of_a_kernel() -> None:
-    """Every limit of it, the dtypes, and the words of its refusals."""
+    """The probe finds every limit of the kernel, its dtypes, and the text of its refusals."""
     found = probed("kernel")
     assert found.dtypes == ("float16", "bfloat16")
     assert found.envelope == Envelope(**{**vars(KERNEL), "group_sizes": Sizes((1,)), "refusals": ()})
@@ -188,14 +188,14 @@ def test_a_probe_finds_the_envelope_of_a_kernel() -> None:
 
 
 def test_a_probe_of_what_takes_the_plain_call_finds_no_limit_but_its_dtypes() -> None:
-    """Which are those that it was not refused in."""
+    """A function that takes the plain call has no limits; its dtypes are those that were not refused."""
     assert probed("anything").envelope.free
     assert probed("anything").dtypes == ("float32",)
     assert any("float32 only" in text for text in probed("anything").envelope.refusals)
 
 
 def test_a_probe_that_nothing_is_taken_of_finds_nothing() -> None:
-    """So that all cases are asked as they are, and refused; and it says what to declare, with an example."""
+    """All cases run unchanged, and are refused; the probe says what to declare, with an example."""
     found = probed("nothing")
     assert found.envelope.free
     assert found.dtypes == ()
@@ -204,7 +204,7 @@ def test_a_probe_that_nothing_is_taken_of_finds_nothing() -> None:
 
 
 def test_a_probe_that_ran_out_of_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it found then depends on the machine."""
+    """A probe that ran out of time says so, since its result depends on the machine."""
     monkeypatch.setattr(envelope_probe, "LIMIT", -1.0)
     found = probed("kernel")
     assert found.dtypes == ()
@@ -212,19 +212,19 @@ def test_a_probe_that_ran_out_of_time_says_so(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_exception_is_no_refusal() -> None:
-    """It is for the cases to show."""
+    """An exception that is no refusal sets no limit: the cases will show it."""
     assert probed("broken").envelope.free
     assert probed("broken").dtypes == ("float64", "float32", "float16", "bfloat16")
 
 
 def test_a_probe_finds_fixed_sizes() -> None:
-    """Every axis is of one size."""
+    """Every axis of a model with fixed sizes has one size."""
     found = probed("fixed").envelope
     assert (found.batch_sizes, found.head_counts, found.key_head_counts) == (Sizes((1,)), Sizes((8,)), Sizes((8,)))
     assert (found.query_lengths, found.key_lengths, found.head_widths) == (Sizes((128,)), Sizes((128,)), Sizes((64,)))
 
 
-# What is declared, and other operators.
+# Declarations, and other operators.
 
 
 def wide(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -235,7 +235,7 @@ def wide(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def short(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Sixteen queries of width 8 at most."""
+    """At most sixteen queries of width 8."""
     if q.shape[2] > 16 or q.shape[3] != 8:
         raise NotImplementedError("too long")
     return np.zeros((*q.shape[:3], v.shape[3]), q.dtype)
@@ -272,14 +272,14 @@ def merging(outputs: np.ndarray, lses: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def looked_at(name: str, operator: str = "sdpa", *, dtypes: tuple[str, ...] = (), **attributes: Any) -> Any:
-    """What the probe finds of a function above that declares something."""
+    """The probe's result for a function above that declares something."""
     framework, target = Framework.NUMPY, f"{__name__}:{name}"
     plain = Implementation(name, target, operator, framework=framework, folder="/")
     return probe(with_attributes(plain, attributes | ({"dtypes": dtypes} if dtypes else {})), "cpu", bool(dtypes))
 
 
 def test_dtypes_are_probed_inside_what_is_declared() -> None:
-    """Of a function that declares widths and no dtypes."""
+    """Dtypes are probed inside the declared widths where a function declares no dtypes."""
     found = looked_at("wide", head_widths=(96, 128), equal_widths=True)
     assert found.dtypes == ("float16", "bfloat16")
     assert found.envelope == Envelope(head_widths=Sizes((96, 128)), equal_widths=True)
@@ -288,7 +288,7 @@ def test_dtypes_are_probed_inside_what_is_declared() -> None:
 
 
 def test_a_declared_size_that_is_refused_is_told() -> None:
-    """With the words of the refusal; the declaration stays."""
+    """A declared size that is refused is reported with the refusal's text; the declaration stays."""
     found = looked_at("wide", dtypes=("float16",), head_widths=(64, 128), equal_widths=True)
     assert found.envelope.head_widths == Sizes((64, 128))
     refused, besides = found.envelope.disagreements
@@ -297,7 +297,7 @@ def test_a_declared_size_that_is_refused_is_told() -> None:
 
 
 def test_declared_lengths_and_dtypes_that_are_refused_are_told() -> None:
-    """Each axis by itself; dtypes also where no size is declared."""
+    """Each axis is reported separately; dtypes also where no size is declared."""
     (line,) = looked_at("short", dtypes=("float32",), head_widths=8, query_lengths=(4, 16, 32)).envelope.disagreements
     assert line == "declared Sq in 4, 16, 32; refused: Sq = 32 (NotImplementedError: too long)"
     (line,) = looked_at("anything", dtypes=("float32", "float16")).envelope.disagreements
@@ -305,7 +305,7 @@ def test_declared_lengths_and_dtypes_that_are_refused_are_told() -> None:
 
 
 def test_a_declaration_of_which_nothing_is_taken_is_told() -> None:
-    """In one line with the first refusal; and so is one that has no size, or that leaves the lengths out."""
+    """One line has the first refusal, also if lengths are not declared, or says that no size is inside."""
     (line,) = looked_at("nothing", head_widths=64).envelope.disagreements
     assert line.startswith("nothing that is declared is taken: NotImplementedError: no such GPU (q (2, 2, 5, 64)")
     (line,) = looked_at("kernel", head_widths=64, head_counts=3, group_sizes=2).envelope.disagreements
@@ -315,13 +315,13 @@ def test_a_declaration_of_which_nothing_is_taken_is_told() -> None:
 
 
 def test_a_probe_of_gradients_finds_their_envelope() -> None:
-    """By calls with the gradient of the output."""
+    """The probe calls with the gradient of the output."""
     found = looked_at("gradients", "sdpa_grad").envelope
     assert (found.head_widths, found.key_lengths, found.source) == (Sizes((64,)), Sizes(), "probed")
 
 
 def test_a_probe_of_packed_attention_finds_widths_and_heads() -> None:
-    """Lengths are what a case is about, and stay free."""
+    """Lengths stay free, since they are what a case is about."""
     found = looked_at("packed", "varlen").envelope
     assert found.head_widths == Sizes(multiple=32, least=32)
     assert found.key_head_counts == Sizes((1,))
@@ -329,7 +329,7 @@ def test_a_probe_of_packed_attention_finds_widths_and_heads() -> None:
 
 
 def test_a_probe_of_paged_attention_finds_pages_too() -> None:
-    """Of a kernel that is causal in every call, which is tried where no other call is taken."""
+    """A kernel that is always causal is probed with causal calls if no other call is taken."""
     found = looked_at("paged", "paged").envelope
     assert found.head_widths == Sizes(multiple=32, least=32)
     assert found.page_sizes == Sizes(multiple=16, least=16)
@@ -337,12 +337,12 @@ def test_a_probe_of_paged_attention_finds_pages_too() -> None:
 
 
 def test_a_probe_of_merging_finds_widths() -> None:
-    """In the outputs of two parts."""
+    """The widths are those of the outputs of two parts."""
     assert looked_at("merging", "merge").envelope.head_widths == Sizes(multiple=16, least=16)
 
 
 def test_sizes_that_were_taken_are_classified_in_the_simplest_way() -> None:
-    """Everything, multiples, a limit, or a list."""
+    """Sizes that were taken are described as everything, multiples, a limit, or a list."""
     tried = (1, 7, 16, 32, 48, 64, 128, 256)
     assert classified(tried, tried) == Sizes()
     assert classified(tried, (16, 32, 48, 64, 128, 256)) == Sizes(multiple=16, least=16)

@@ -1,4 +1,4 @@
-"""A program as an implementation: what its exit, its files and its description stand for."""
+"""A program as an implementation: what its exit status, its files and its description mean."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytest.importorskip("safetensors")
 
 SOURCE = Path(__file__).parents[1] / "examples" / "attention.c"
 
-#: A program in this Python: it has what ``say`` prints, and does what ``act`` does with the folder in ``at``.
+#: A program in this Python: it describes itself by ``say``, and does what ``act`` does with the folder ``at``.
 PYTHON = """#!{python}
 import json, os, signal, sys
 from pathlib import Path
@@ -58,7 +58,7 @@ def script(folder: Path, act: str = "", say: str = "sys.exit(2)") -> str:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the example in C as ``attention``, and with a wrong scale as ``wrong``."""
+    """A folder with the C example as ``attention``, and with a wrong scale as ``wrong``."""
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler")
     folder = tmp_path_factory.mktemp("c")
@@ -73,14 +73,14 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_c_example_passes(compiled: Path) -> None:
-    """Sixty lines of C99 pass every case with is_causal and scale, the invalid ones among them."""
+    """Sixty lines of C99 pass every case with is_causal and scale, the invalid ones included."""
     done = judge(compiled, "--impl", "./attention")
     assert done.returncode == 0, done.stdout
     assert int(done.stdout.rsplit(" passed", 1)[0].rsplit(maxsplit=1)[-1]) > 100
 
 
 def test_a_wrong_scale_in_c_is_diagnosed(compiled: Path) -> None:
-    """Divided by D, not by its root: every case fails, and the mistake has its name."""
+    """Scores divided by D instead of its root fail every case, and the diagnosis names the mistake."""
     done = judge(compiled, "--impl", "./wrong", "--case", "plain*", "--scripts", "scripts")
     assert done.returncode == 1
     assert "Script:   scripts/wrong-" in done.stdout
@@ -89,7 +89,7 @@ def test_a_wrong_scale_in_c_is_diagnosed(compiled: Path) -> None:
 
 
 def test_the_script_of_a_program_fails_until_it_is_mended(compiled: Path, tmp_path: Path) -> None:
-    """It runs the program alone, and exits with 1 as long as the program is wrong."""
+    """The script runs only the program, and exits with 1 as long as the program is wrong."""
     program = tmp_path / "kernel"
     shutil.copy(compiled / "wrong", program)
     options = ("--case", "scale-default", "--case", "causal-square", "--scripts", "scripts")
@@ -105,7 +105,7 @@ def test_the_script_of_a_program_fails_until_it_is_mended(compiled: Path, tmp_pa
 
 
 def test_arrays_and_options_reach_a_program(compiled: Path) -> None:
-    """The C program computes what the reference does, with options."""
+    """The C program computes the same as the reference, with options."""
     q, k, v = qkv()
     reply = ask(f"{compiled}/attention", is_causal=True, scale=0.3)
     assert_within(reply.results, q, k, v, {"is_causal": True, "scale": 0.3})
@@ -113,7 +113,7 @@ def test_arrays_and_options_reach_a_program(compiled: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_every_dtype_crosses(dtype: str, tmp_path: Path) -> None:
-    """What is written and read again is the same, bit by bit."""
+    """Arrays that are written and read again are the same, bit for bit."""
     import ml_dtypes
 
     q, k, v = qkv(np.dtype(getattr(ml_dtypes, dtype, dtype)))
@@ -128,7 +128,7 @@ def test_every_dtype_crosses(dtype: str, tmp_path: Path) -> None:
 
 
 def test_options_are_texts_of_json(tmp_path: Path) -> None:
-    """The metadata holds the operator and what is given; None is not given."""
+    """The metadata has the operator and the given options; None is not given."""
     act = (
         'data = (at / "input.safetensors").read_bytes(); n = int.from_bytes(data[:8], "little")\n'
         'print(json.dumps(json.loads(data[8:8 + n])["__metadata__"], sort_keys=True)); sys.exit(77)'
@@ -139,13 +139,13 @@ def test_options_are_texts_of_json(tmp_path: Path) -> None:
 
 
 def test_status_77_is_unsupported(tmp_path: Path) -> None:
-    """The last line is the reason."""
+    """The last line that the program prints is the reason."""
     reply = ask(script(tmp_path, 'print("first"); print("only on Tuesdays"); sys.exit(77)'))
     assert (reply.status, reply.text) == ("unsupported", "NotImplementedError: only on Tuesdays")
 
 
 def test_another_status_is_an_error_with_the_last_lines(tmp_path: Path) -> None:
-    """What was printed last is the message, and the lines before it stand below."""
+    """The last line printed is the message, and the lines before it follow below."""
     reply = ask(script(tmp_path, 'print("before", file=sys.stderr, flush=True); sys.exit("no kernel")'))
     assert reply.status == "raised"
     assert reply.text == "RuntimeError: tool ended with exit status 1: no kernel"
@@ -163,7 +163,7 @@ def test_another_status_is_an_error_with_the_last_lines(tmp_path: Path) -> None:
     ],
 )
 def test_a_program_that_breaks_down_has_crashed(act: str, text: str, tmp_path: Path) -> None:
-    """Also behind a shell; and one that says it is done and gives nothing has not refused its input."""
+    """A program that crashes, also behind a shell, or that exits with 0 and no result has not refused its input."""
     worker = Worker()
     request = calls.Request.qkv("cpu", *qkv())
     with pytest.raises(Crashed, match=text):
@@ -175,7 +175,7 @@ def test_a_program_that_breaks_down_has_crashed(act: str, text: str, tmp_path: P
 
 
 def test_a_program_that_prints_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the program that it started and that prints; the last lines are told."""
+    """A program that prints endlessly is ended with the program that it started; the last lines are reported."""
     monkeypatch.setattr(limits, "PRINTED", 1 << 20)
     act = "import subprocess; subprocess.run(['yes', f'for ever {os.getpid()}'])"
     with pytest.raises(Crashed, match=r"tool was ended: it printed more than 1 MiB") as caught:
@@ -190,7 +190,7 @@ def test_a_program_that_prints_without_end_is_ended(tmp_path: Path, monkeypatch:
 
 
 def test_an_invalid_input_is_not_refused_by_breaking_down(tmp_path: Path) -> None:
-    """A program that does nothing at all, or is killed, passes not one case; one that ends with 1 refuses."""
+    """A program that does nothing, or is killed, passes no invalid case; one that exits with 1 refuses."""
     for act, passed in (("pass", False), ("os.abort()", False), ("sys.exit(1)", True)):
         script(tmp_path, act)
         done = judge(tmp_path, "--impl", "./tool", "--case", "invalid-lengths")
@@ -198,7 +198,7 @@ def test_an_invalid_input_is_not_refused_by_breaking_down(tmp_path: Path) -> Non
 
 
 def test_a_hang_ends_the_program_and_what_it_started(tmp_path: Path) -> None:
-    """After the time of a case nothing of it runs, and its folder is gone."""
+    """After a case's time limit no process of the program runs, and its folder is gone."""
     act = (
         "import subprocess, time\n"
         f"child = subprocess.Popen(['sleep', '1000']); Path({str(tmp_path / 'pids')!r}).write_text("
@@ -215,7 +215,7 @@ def test_a_hang_ends_the_program_and_what_it_started(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="processes are looked up in /proc")
 def test_a_program_ends_with_the_run(tmp_path: Path) -> None:
-    """If the parent of the worker is killed, neither the program nor its folder stays."""
+    """If the worker's parent is killed, neither the program nor its folder stays."""
     act = f"import time\nPath({str(tmp_path / 'pids')!r}).write_text(f'{{os.getpid()}} {{at}}')\ntime.sleep(1000)"
     start = (
         "from attention_conformance.impls.process.pool import Worker;"
@@ -243,7 +243,7 @@ def wait_for_end(*pids: int) -> None:
 
 
 def test_folders_are_the_workers_own() -> None:
-    """A worker gives its programs a folder that goes with it."""
+    """A worker gives its programs a folder, which is removed with the worker."""
     worker = Worker()
     folder = worker.call("os:getenv", SCRATCH)
     assert os.path.isdir(folder)
@@ -253,14 +253,14 @@ def test_folders_are_the_workers_own() -> None:
 
 @pytest.mark.parametrize("say", ["sys.exit(2)", 'print("usage")', "print([1])", "os.abort()"])
 def test_without_a_description_it_is_plain_attention(say: str, tmp_path: Path) -> None:
-    """Another exit status, or no JSON: sdpa in float32 without keywords."""
+    """Another exit status, or output that is no JSON, means sdpa in float32 without keywords."""
     text = script(tmp_path, say=say)
     assert keywords(text) == set()
     assert (implementation(text).operator, implementation(text).dtypes) == ("sdpa", ("float32",))
 
 
 def test_a_description_says_what_a_program_has(tmp_path: Path) -> None:
-    """Operator, keywords, dtypes, profiles and layout."""
+    """A description has the operator, keywords, dtypes, profiles and layout."""
     said = '{"operator": "mha", "keywords": ["mask"], "dtypes": ["float16"], "profiles": {"float16": "fused"}}'
     text = script(tmp_path, say=f"print({said!r})")
     found = implementation(text)
@@ -282,14 +282,14 @@ def test_a_description_says_what_a_program_has(tmp_path: Path) -> None:
     ],
 )
 def test_a_description_that_means_nothing_is_refused(said: str, message: str, tmp_path: Path) -> None:
-    """In one sentence, with the nearest word that is known."""
+    """A meaningless description is refused in one sentence, with the nearest known word."""
     text = script(tmp_path, say=f"print({said!r})")
     with pytest.raises(ImplementationError, match=message):
         implementation(text)
 
 
 def test_a_file_that_cannot_be_run_is_refused(tmp_path: Path) -> None:
-    """A file that is executable and no program."""
+    """A file that is executable but no program is refused."""
     (tmp_path / "tool").write_bytes(b"\x00\x01")
     (tmp_path / "tool").chmod(0o755)
     with pytest.raises(ImplementationError, match="tool cannot be run: Exec format error"):
@@ -297,7 +297,7 @@ def test_a_file_that_cannot_be_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_program_declares_its_envelope(tmp_path: Path) -> None:
-    """By the names of a function's attributes, in JSON."""
+    """A program declares its envelope in JSON, by the names of a function's attributes."""
     said = {"head_widths": [64, 128], "lengths": "multiple of 64", "not_together": [["mask", "bias"]]}
     text = script(tmp_path, say=f"print({json.dumps(json.dumps({'keywords': ['mask', 'bias']} | said))})")
     found = implementation(text).envelope
@@ -317,7 +317,7 @@ def test_a_program_declares_its_envelope(tmp_path: Path) -> None:
     ],
 )
 def test_an_envelope_of_a_program_that_is_not_understood_is_refused(tmp_path: Path, said: object, told: str) -> None:
-    """In one sentence that names the program."""
+    """An envelope that is not understood is refused in one sentence that names the program."""
     text = script(tmp_path, say=f"print({json.dumps(json.dumps(said))})")
     with pytest.raises(ImplementationError, match=told) as caught:
         program(text)

@@ -1,4 +1,4 @@
-"""What ``--impl`` may say of a model or a program, and how it is told from a function."""
+"""The forms of ``--impl`` for a model or a program, and how they are distinguished from a function."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_model_and_what_is_said_of_it(folder: Path) -> None:
-    """The file is found from the working folder, and what stands behind the colon is kept."""
+    """The model's file is found from the working folder, and the text after the colon is kept."""
     (found,) = select(["model.onnx:query=q,layout=BSHD"])
     assert (found.name, found.framework) == ("model.onnx:query=q,layout=BSHD", Framework.ONNXRUNTIME)
     assert found.source == f"{folder}/model.onnx:query=q,layout=BSHD"
@@ -43,7 +43,7 @@ def test_a_model_and_what_is_said_of_it(folder: Path) -> None:
     ],
 )
 def test_a_program_and_its_arguments(folder: Path, text: str, command: list[str | None]) -> None:
-    """A path, quoted if need be, or a command of the search path with an argument."""
+    """A program is a path, quoted if need be, or a command of the search path with an argument."""
     (found,) = select([text])
     words = shlex.split(found.source)
     assert words[1:] == command[1:]
@@ -67,7 +67,7 @@ def test_a_program_and_its_arguments(folder: Path, text: str, command: list[str 
     ],
 )
 def test_names_and_functions_are_not_foreign(folder: Path, text: str) -> None:
-    """They mean what they meant."""
+    """Names and functions keep their meaning."""
     assert foreign(text) is None
 
 
@@ -84,14 +84,14 @@ def test_names_and_functions_are_not_foreign(folder: Path, text: str) -> None:
     ],
 )
 def test_what_is_not_there_is_refused(folder: Path, text: str, message: str) -> None:
-    """In one sentence, with the nearest file."""
+    """A missing file is refused in one sentence, with the nearest file."""
     with pytest.raises(ImplementationError, match=message) as caught:
         select([text])
     assert "\n" not in str(caught.value)
 
 
 def test_values_with_commas_stand_in_parentheses() -> None:
-    """A window is one item."""
+    """A window in parentheses is one item."""
     assert read("m", "window=(3,0),q0=q,softcap=30.0,is_causal=true").fixed == {
         "window": (3, 0),
         "softcap": 30.0,

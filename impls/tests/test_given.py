@@ -1,4 +1,4 @@
-"""Functions given as objects: whose arrays they take, what they are called, and how they reach another process."""
+"""Functions given as objects: their framework, their names, and how they reach another process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plain(q: Any, k: Any, v: Any) -> Any:
 
 
 def of_torch(q: torch.Tensor, k: Any, v: Any) -> Any:  # type: ignore[name-defined]  # noqa: F821
-    """Says by an annotation whose arrays it takes."""
+    """Names by an annotation the framework whose arrays it takes."""
     return v
 
 
@@ -48,7 +48,7 @@ def with_both(q: Any, k: Any, v: Any) -> Any:
 
 
 def calls_one(q: Any, k: Any, v: Any) -> Any:
-    """Leaves it to a helper."""
+    """Leaves the work to a helper."""
     return with_torch_inside(q, k, v)
 
 
@@ -56,12 +56,12 @@ class Layer:
     """A callable object."""
 
     def __call__(self, q: Any, k: Any, v: Any) -> Any:
-        """Gives back the values."""
+        """Return the values."""
         return v
 
 
 def answer(function: Any, **settings: Any) -> tuple[np.ndarray, str]:
-    """What a function returns for ones in its process, and what it is called."""
+    """The output of a function for ones, in its process, and its name."""
     pool = Pool(in_process=not settings.get("isolated", True))
     with given(function, **settings) as implementation:
         try:
@@ -86,12 +86,12 @@ def answer(function: Any, **settings: Any) -> tuple[np.ndarray, str]:
     ],
 )
 def test_a_framework_is_found(function: Any, framework: str) -> None:
-    """By annotations, by names, by what is called."""
+    """The framework is found by annotations, by names, and by the functions that are called."""
     assert framework_of(function) == framework
 
 
 def test_two_frameworks_are_not_guessed() -> None:
-    """The user says which."""
+    """A function that uses two frameworks is refused: the user must choose."""
     with pytest.raises(ImplementationError, match="with_both uses jax and torch: say whose arrays it takes"):
         framework_of(with_both)
 
@@ -101,12 +101,12 @@ def test_two_frameworks_are_not_guessed() -> None:
     [(plain, "plain"), (functools.partial(plain), "plain"), (Layer(), "Layer"), (lambda q, k, v: v, "function")],
 )
 def test_a_function_has_a_name(function: Any, name: str) -> None:
-    """Its own, or that of its class."""
+    """The name is the function's own, or that of its class."""
     assert name_of(function) == name
 
 
 def test_a_closure_reaches_another_process() -> None:
-    """With what it closes over."""
+    """A closure is sent with the values that it closes over."""
     factor, own = 3.0, os.getpid()
 
     def scaled(q: Any, k: Any, v: Any) -> Any:
@@ -119,7 +119,7 @@ def test_a_closure_reaches_another_process() -> None:
 
 
 def test_a_function_of_a_module_that_nobody_finds_is_sent_whole(tmp_path: Path) -> None:
-    """As pytest imports a test file whose folder is not searched."""
+    """A function of a module that cannot be imported by name is sent whole, as in a test file that pytest imports."""
     import importlib.util
     import sys
 
@@ -138,7 +138,7 @@ def test_a_function_of_a_module_that_nobody_finds_is_sent_whole(tmp_path: Path) 
 
 
 def test_a_function_can_be_called_here() -> None:
-    """The very object, in this process."""
+    """The object itself is called in this process."""
     seen = []
 
     def noting(q: Any, k: Any, v: Any) -> Any:
@@ -150,7 +150,7 @@ def test_a_function_can_be_called_here() -> None:
 
 
 def test_two_functions_of_one_name_are_two() -> None:
-    """A cell of a notebook that is run again defines another function."""
+    """A notebook cell that is run again defines another function."""
     for factor in (1.0, 2.0):
 
         def attention(q: Any, k: Any, v: Any, factor: float = factor) -> Any:
@@ -160,7 +160,7 @@ def test_two_functions_of_one_name_are_two() -> None:
 
 
 def test_what_cannot_be_pickled_is_refused() -> None:
-    """In one sentence that says what to do."""
+    """A function that cannot be pickled is refused in one sentence that says what to do."""
     lock = threading.Lock()
 
     def locked(q: Any, k: Any, v: Any) -> Any:
@@ -181,13 +181,13 @@ def test_what_cannot_be_pickled_is_refused() -> None:
     ],
 )
 def test_what_is_misspelt_is_refused(function: Any, settings: Any, said: str) -> None:
-    """In one sentence."""
+    """A misspelt setting is refused in one sentence."""
     with pytest.raises(ImplementationError, match=said), given(function, **settings):
         pass
 
 
 def test_nothing_is_left_behind() -> None:
-    """Neither a file nor a module."""
+    """Neither a file nor a module is left behind."""
     import sys
 
     before = set(sys.modules)
@@ -199,7 +199,7 @@ def test_nothing_is_left_behind() -> None:
 
 
 def test_nothing_is_kept_of_a_function_of_this_process() -> None:
-    """Neither the function, nor its module, nor its folder on the path of imports."""
+    """Neither the function, nor its module, nor its folder on the import path is kept."""
 
     def attention(q: Any, k: Any, v: Any) -> Any:
         return v

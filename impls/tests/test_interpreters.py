@@ -14,7 +14,7 @@ from attention_conformance.impls import interpreters
 from attention_conformance.impls.select import plug_in
 from attention_conformance.impls.tests import commands
 
-#: A kernel of Pallas: all keys at once, rows in blocks of 8.  {rows} is the right comparison of causal.
+#: A Pallas kernel: all keys at once, rows in blocks of 8.  {rows} is the right comparison of causal.
 PALLAS = """
 import functools
 import jax
@@ -52,7 +52,7 @@ attention.lengths = "multiple of 8"
 attention.dtypes = ("float32",)
 """
 
-#: A flash kernel of Triton, with a configuration to choose.  {there} is the mask of the keys' loads.
+#: A Triton flash kernel with a configuration to choose.  {there} is the mask of the loads of keys.
 TRITON = """
 import torch
 import triton
@@ -100,12 +100,12 @@ attention.lengths = "at least 1"
 attention.dtypes = ("float32", "bfloat16")
 """
 
-#: A selection that takes seconds: the tiles of causal, and rows of several lengths.
+#: A selection that takes seconds: the causal tiles, and several numbers of rows.
 CASES = ("--case", "causal-tiles", "--case", "causal-rows-of-four", "--case", "causal-one-query")
 
 
 def judged(folder: Path, text: str, framework: str, *options: str) -> str:
-    """What a run over a few cases prints, which must not pass where the text is wrong."""
+    """The output of a run over a few cases, which must not pass where the text is wrong."""
     folder.joinpath("kernels.py").write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "attention_conformance", "check", f"kernels.py:attention@{framework}"]
     return commands.run([*command, *CASES, *options], cwd=folder, timeout=600).stdout
@@ -114,7 +114,7 @@ def judged(folder: Path, text: str, framework: str, *options: str) -> str:
 @pytest.mark.slow(15)
 @pytest.mark.parametrize(("compared", "said"), [("<=", "2 passed"), ("<", "wrong by value")])
 def test_a_kernel_of_pallas_is_interpreted(compared: str, said: str, tmp_path: Path) -> None:
-    """It has no ``interpret=True`` of its own; a wrong one is wrong."""
+    """A Pallas kernel runs without ``interpret=True`` of its own; a wrong one is found."""
     pytest.importorskip("jax")
     assert said in judged(tmp_path, PALLAS.format(compared=compared), "pallas")
 
@@ -129,7 +129,7 @@ def test_a_kernel_of_pallas_is_interpreted(compared: str, said: str, tmp_path: P
     ],
 )
 def test_a_kernel_of_triton_is_interpreted(compared: str, there: str, said: str, tmp_path: Path) -> None:
-    """With an autotuner that has nothing to time; a load behind the keys is an error and not a number."""
+    """The autotuner of a Triton kernel has nothing to time; a load behind the keys is an error, not a number."""
     pytest.importorskip("triton")
     text = TRITON.format(compared=compared, there=there)
     assert said in judged(tmp_path, text, "triton", "--dtype", "float32")
@@ -137,11 +137,11 @@ def test_a_kernel_of_triton_is_interpreted(compared: str, there: str, said: str,
 
 @pytest.mark.slow(30)
 def test_what_the_interpreter_gets_wrong_is_not_judged(tmp_path: Path) -> None:
-    """bfloat16 as long as Triton multiplies its bits: no case of it fails or passes by that."""
+    """bfloat16 cases are not judged as long as Triton's interpreter multiplies their bits."""
     pytest.importorskip("triton")
     text = TRITON.format(compared="<=", there=", mask=there, other=0.0")
     said = judged(tmp_path, text, "triton", "--dtype", "bfloat16")
-    if "not judged" not in said:  # the interpreter was mended
+    if "not judged" not in said:  # the interpreter was fixed
         assert "3 passed" in said
         return
     assert "3 skipped" in said
@@ -150,7 +150,7 @@ def test_what_the_interpreter_gets_wrong_is_not_judged(tmp_path: Path) -> None:
 
 @pytest.mark.slow(30)
 def test_a_script_of_a_triton_kernel_shows_its_failure(tmp_path: Path) -> None:
-    """By Triton and torch alone."""
+    """The script needs only Triton and torch."""
     pytest.importorskip("triton")
     judged(tmp_path, TRITON.format(compared="<=", there=""), "triton", "--dtype", "float32")
     script = next(tmp_path.glob("conformance-scripts/*.py"))
@@ -160,7 +160,7 @@ def test_a_script_of_a_triton_kernel_shows_its_failure(tmp_path: Path) -> None:
 
 
 def test_a_call_for_a_tpu_runs_in_the_interpreter_of_tpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its parameters, its scratch memory, or where its arrays lie; every other one in the generic interpreter."""
+    """A call is for a TPU by its parameters, scratch memory or memory spaces; others use the generic interpreter."""
     pytest.importorskip("jax")
     from jax.experimental import pallas
     from jax.experimental.pallas import tpu
@@ -182,7 +182,7 @@ def test_a_call_for_a_tpu_runs_in_the_interpreter_of_tpus(monkeypatch: pytest.Mo
 
 
 def test_an_address_outside_every_array_is_found() -> None:
-    """Of those that are not masked, by the first and the last byte."""
+    """The first and the last byte of every unmasked address are checked."""
     torch = pytest.importorskip("torch")
     from attention_conformance.impls.torch import triton_kernels
 
@@ -198,7 +198,7 @@ def test_an_address_outside_every_array_is_found() -> None:
 
 
 def test_a_call_of_too_many_tiles_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would take minutes, and its time limit would call it wrong; a device is asked all of them."""
+    """Such a call would take minutes, and its time limit would call it wrong; on a device all calls are made."""
     entered = interpreters.Entered(("cpu",), {"float16": "bits"})
     monkeypatch.setattr(interpreters, "enter", lambda kernels: entered)
     one = plug_in(f"{__file__}:attention@triton")
@@ -211,7 +211,7 @@ def test_a_call_of_too_many_tiles_is_not_made(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_other_plug_ins_are_judged_as_they_are() -> None:
-    """No interpreter is set up for them."""
+    """No interpreter is set up for plug-ins without ``@pallas`` or ``@triton``."""
     assert interpreters.not_judged(plug_in(f"{__file__}:attention@torch"), {}) == ""
 
 
@@ -220,14 +220,14 @@ def test_other_plug_ins_are_judged_as_they_are() -> None:
     ("name", "case", "said"),
     [
         ("pallas_gpu:mha", "causal-square", "1 passed"),
-        # Its loop over the keys goes as far as the rows do, behind the last key where there are more rows.
+        # Its loop over the keys runs as far as the rows do: beyond the last key where there are more rows.
         ("pallas_gpu:mha", "causal-more-queries", "1 xfailed"),  # pallas-mha-causal is on record
         ("pallas_gpu:gqa", "one-query", "1 passed"),
         ("pallas_tpu:flash_attention", "causal-square", "1 passed"),
     ],
 )
 def test_a_kernel_that_jax_ships_is_judged(name: str, case: str, said: str, tmp_path: Path) -> None:
-    """Interpreted, by its adapter; what is wrong with one is found."""
+    """JAX's own kernels are judged in the interpreter by their adapters; the fault in one is found."""
     pytest.importorskip("jax")
     command = [
         sys.executable,

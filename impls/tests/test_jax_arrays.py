@@ -1,4 +1,4 @@
-"""JAX arrays as the worker handles them: dtypes kept, foreign arrays refused, importing the table free."""
+"""JAX arrays in the worker: dtypes are kept, foreign arrays refused, and importing the table imports no framework."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DTYPES = ("float64", "float32", "float16", ml_dtypes.bfloat16, "int64", "bool")
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_an_array_comes_back_as_it_went(dtype: str) -> None:
-    """Bits and dtype survive, 64-bit ones too, from any strides."""
+    """Bits and dtype survive, also in 64 bits and from any strides."""
     from attention_conformance.impls.jax import arrays
 
     array = np.arange(12).reshape(3, 4).astype(dtype).T[::2]
@@ -35,7 +35,7 @@ def test_foreign_arrays_are_refused() -> None:
 
 
 def test_the_cpu_is_found_first() -> None:
-    """Devices are named as the contract names them, and the versions are told."""
+    """Devices are named as in the contract, and the versions are reported."""
     from attention_conformance.impls.jax import arrays
 
     assert arrays.devices()[0] == "cpu"
@@ -43,7 +43,7 @@ def test_the_cpu_is_found_first() -> None:
 
 
 def test_platforms_that_are_left_out_are_no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As JAX_PLATFORMS=cuda leaves out the CPU; where it leaves out both, that is said."""
+    """JAX_PLATFORMS=cuda leaves out the CPU; if neither a CPU nor a GPU is left, the error says so."""
     import jax
 
     from attention_conformance.impls.jax import arrays
@@ -63,6 +63,6 @@ def test_platforms_that_are_left_out_are_no_devices(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_table_does_not_import_jax() -> None:
-    """Reading the list of implementations costs no framework."""
+    """Reading the list of implementations imports no framework."""
     code = "import sys, attention_conformance.impls.jax; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -22,7 +22,7 @@ jax = pytest.importorskip("jax")
 
 BY_NAME = {each.name: each for each in IMPLEMENTATIONS}
 
-#: One case or two for each feature and each way in which a row, a value or a length can be special.
+#: One or two cases for each feature and each special kind of row, value or length.
 CASES = (
     ("plain", "float32"),
     ("plain", "float64"),
@@ -52,7 +52,7 @@ WEIGHTS = (("combined-all", "float32"), ("weights-mask", "float32"))
 
 
 def reply(name: str, case_name: str, dtype: str) -> calls.Reply:
-    """What an implementation makes of a case."""
+    """The reply of an implementation to a case."""
     case = all_cases()[case_name]
     given = case.inputs(dtype)
     request = calls.Request.qkv("cpu", given.q, given.k, given.v, dict(given.keywords), case.memory, case.repeats)
@@ -60,7 +60,7 @@ def reply(name: str, case_name: str, dtype: str) -> calls.Reply:
 
 
 def check(name: str, case_name: str, dtype: str) -> None:
-    """The reply is within the bound of the declared profile, in the dtype that the spec wants, inputs unchanged."""
+    """Assert that the reply is within the declared profile's bound, in the spec's dtype, with its inputs unchanged."""
     case, got = all_cases()[case_name], reply(name, case_name, dtype)
     assert got.status == "returned", got.text
     assert not got.modified
@@ -75,13 +75,13 @@ def check(name: str, case_name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize(("case_name", "dtype"), CASES + WEIGHTS)
 def test_jit_is_within_its_bound(case_name: str, dtype: str) -> None:
-    """jax-jit does what the spec says."""
+    """jax-jit follows the spec."""
     check("jax-jit", case_name, dtype)
 
 
 @pytest.mark.parametrize("case_name", ["invalid-dtypes", "invalid-heads", "invalid-mask-keys", "invalid-ranks"])
 def test_jit_refuses_what_does_not_fit(case_name: str) -> None:
-    """Inputs that do not fit together are refused under jit too, where JAX could truncate a dtype silently."""
+    """Inputs that do not fit together are refused under jit too, where JAX could silently truncate a dtype."""
     with pytest.raises(reference.InvalidInput):
         all_cases()[case_name].expected("float32")
     assert reply("jax-jit", case_name, "float32").status == "raised"
@@ -108,7 +108,7 @@ def run(name: str, dtype: str = "float32", shape: tuple[int, ...] = (1, 2, 3, 4)
     ids=["scale", "softcap", "offset", "window", "half-open", "defaults"],
 )
 def test_numbers_share_one_program(first: dict[str, Any], second: dict[str, Any]) -> None:
-    """Calls that differ in the value of a number are compiled once."""
+    """Calls that differ only in the value of a number are compiled once."""
     from attention_conformance.impls.jax.eager import attention
     from attention_conformance.impls.jax.prepare import compiled
 
@@ -119,7 +119,7 @@ def test_numbers_share_one_program(first: dict[str, Any], second: dict[str, Any]
 
 
 def test_running_compiles_nothing() -> None:
-    """The program is compiled when a call is prepared, so that what is timed is running alone."""
+    """The program is compiled when a call is prepared, so that only running it is timed."""
     from attention_conformance.impls.jax.eager import attention
     from attention_conformance.impls.jax.prepare import compiled
 
@@ -149,38 +149,38 @@ def test_64_bit_types_do_not_leak() -> None:
 
 
 def test_nn_has_the_keywords_that_its_library_has() -> None:
-    """jax-nn accepts what jax.nn.dot_product_attention has a name for."""
+    """jax-nn accepts the keywords that jax.nn.dot_product_attention can express."""
     found = calls.describe(BY_NAME["jax-nn"]).keywords
     assert found == {"mask", "bias", "is_causal", "window", "kv_lengths", "scale", "return_lse"}
 
 
 @pytest.mark.parametrize("case_name", ["plain", "heads-4-over-2", "causal-more-keys", "window-open-left", "lengths"])
 def test_nn_is_within_its_bound(case_name: str) -> None:
-    """jax-nn follows the spec where jax.nn.dot_product_attention does, so the adapter translates rightly."""
+    """jax-nn follows the spec where jax.nn.dot_product_attention does: the adapter translates correctly."""
     check("jax-nn", case_name, "float32")
 
 
 def test_nn_is_not_repaired() -> None:
-    """A fully masked row is the mean of the values in jax.nn, and the adapter leaves it."""
+    """A fully masked row is the mean of the values in jax.nn, and the adapter leaves it unchanged."""
     v = np.arange(6, dtype=np.float32).reshape(1, 1, 3, 2)
     got = calls.call(BY_NAME["jax-nn"], calls.Request.qkv("cpu", v, v, v, {"mask": np.zeros((1, 1, 3, 3), bool)}))
     assert np.array_equal(got.results["output"][0, 0], np.broadcast_to(v[0, 0].mean(axis=0), (3, 2)))
 
 
 def test_nn_says_what_its_library_has_not() -> None:
-    """Values of another width than the keys are unsupported, with the reason."""
+    """Values that are not as wide as the keys are unsupported, with the reason."""
     got = reply("jax-nn", "value-width-larger", "float32")
     assert got.status == "unsupported"
     assert "as wide as the keys" in got.text
 
 
 def test_nn_refuses_by_itself() -> None:
-    """Keys of another width than the queries are not taken for values of another width: the library refuses them."""
+    """The library refuses keys of another width than the queries; the adapter does not take them for wide values."""
     assert reply("jax-nn", "invalid-widths", "float32").status == "raised"
 
 
 def test_gradients_of_a_merge_are_compiled_for_the_dtypes_that_they_get() -> None:
-    """The zeros of half precision have those of the case, so that nothing is compiled when it runs."""
+    """The zeros of half precision have the dtypes of the case, so that nothing is compiled when it runs."""
     from attention_conformance.impls.jax import prepare
 
     case = every_case()["merge-grad-lse"]
@@ -192,7 +192,7 @@ def test_gradients_of_a_merge_are_compiled_for_the_dtypes_that_they_get() -> Non
 
 
 def test_the_table_names_jax() -> None:
-    """Every record is JAX's and needs nothing else."""
+    """Every record names JAX and requires nothing else."""
     for each in IMPLEMENTATIONS:
         assert isinstance(each, Implementation)
         assert each.framework is Framework.JAX
@@ -200,7 +200,7 @@ def test_the_table_names_jax() -> None:
 
 
 def test_programs_are_dropped_before_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit of memory maps compiled programs are let go, and a call that was prepared before still runs."""
+    """Above the limit of memory maps compiled programs are dropped, and a call that was prepared before still runs."""
     from attention_conformance.impls.jax import prepare
 
     dropped: list[bool] = []

@@ -1,4 +1,4 @@
-"""The layers written out in JAX, under jit with their plain keywords static, against float64 head by head."""
+"""The layers written out in JAX, under jit with their plain keywords static, compared with float64 head by head."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from attention_conformance.impls.jax.arrays import wide_types  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
-#: The dtype computed in, by dtype.
+#: The dtype of the computation, by dtype.
 INNER = {"float64": "float64", "float32": "float32", "float16": "float32", "bfloat16": "float32"}
-#: Every form compiles once, which takes a good part of a second, so only some are compiled in every dtype.
+#: Each form is compiled once, which takes most of a second, so only some are compiled in every dtype.
 FORMS = [(name, "float32") for name in PROBLEMS]
 FORMS += [(name, dtype) for name in ("cross-weights", "bias-causal") for dtype in INNER if dtype != "float32"]
 NORM_FORMS = [(name, "float32") for name in NORMS]
@@ -36,7 +36,7 @@ NORM_FORMS += [(name, dtype) for name in ("post-norm", "pre-norm") for dtype in 
 
 
 def run(function: Any, arrays: Mapping[str, np.ndarray], options: Mapping[str, Any], static: bool = True) -> Any:
-    """Results as NumPy arrays, from one program with the options static, or with the numbers among them traced."""
+    """Results as NumPy arrays of one program, with the options static, or with the numbers among them traced."""
     names = [name for name, value in options.items() if static or not isinstance(value, float)]
     with wide_types(arrays["x_q"].dtype == "float64"):
         program = jax.jit(function, static_argnames=names)
@@ -46,7 +46,7 @@ def run(function: Any, arrays: Mapping[str, np.ndarray], options: Mapping[str, A
 
 @pytest.mark.parametrize(("name", "dtype"), FORMS)
 def test_mha(name: str, dtype: str) -> None:
-    """The layer is right in every form, computed in float32 or wider, and leaves its inputs as they are."""
+    """The layer is right in every form, computed in float32 or wider, and leaves its inputs unchanged."""
     arrays, options = problem(name, dtype)
     before = copied(arrays)
     assert_right(run(layer.mha, arrays, options), arrays, options, INNER[dtype])
@@ -101,14 +101,14 @@ def test_another_dtype_is_refused() -> None:
 
 @pytest.mark.parametrize("dtype", INNER)
 def test_scale_by_model_width_is_rejected(dtype: str) -> None:
-    """The comparison used here finds 1/√(model width) in place of 1/√(head width), in every dtype."""
+    """The comparison used here detects 1/√(model width) instead of 1/√(head width), in every dtype."""
     arrays, options = problem("plain", dtype)
     with pytest.raises(AssertionError, match="times the limit"):
         assert_right(run(layer.mha, arrays, options | {"scale": 8**-0.5}), arrays, options, INNER[dtype])
 
 
 def test_scrambled_heads_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison used here finds heads that are combined without moving the sequence axis first."""
+    """The comparison used here detects heads that are combined without moving the sequence axis first."""
     monkeypatch.setattr(layer, "_combine", lambda x: x.reshape(x.shape[0], x.shape[2], -1))
     arrays, options = problem("sequence-first-lengths", "float32")
     with pytest.raises(AssertionError, match="times the limit"):

@@ -55,7 +55,7 @@ def test_many_tiles_are_as_one(options: dict[str, Any]) -> None:
 
 
 def test_a_width_of_none_weighs_all_keys_alike() -> None:
-    """Every score is 0 where q and k have no elements, and the output is still the mean of v."""
+    """Every score is 0 where q and k have no columns, so the output is the mean of v."""
     q, k, v = np.ones((1, 1, 2, 0)), np.ones((1, 1, 3, 0)), np.arange(6.0).reshape(1, 1, 3, 2)
     with wide_types():
         output = tiled_module.attention(*map(jax.numpy.asarray, (q, k, v)), scale=0.5)
@@ -64,7 +64,7 @@ def test_a_width_of_none_weighs_all_keys_alike() -> None:
 
 @pytest.mark.usefixtures("small_tiles")
 def test_nan_is_seen_in_its_tile_only() -> None:
-    """NaN in v reaches the rows that see its key, however small its weight, and no row that does not (SDPA-22, -23)."""
+    """NaN in v reaches the rows that see its key, however small its weight, and no other row (SDPA-22, -23)."""
     q, k, v = (np.ones((1, 1, 10, 4), np.float32) for _ in range(3))
     k[0, 0, 5] = -4000  # its weight underflows to zero
     v[0, 0, 5, 2] = np.nan
@@ -74,29 +74,29 @@ def test_nan_is_seen_in_its_tile_only() -> None:
 
 
 def temporary(function: Any, **options: Any) -> int:
-    """Bytes that XLA sets aside for a call with two heads, 2048 rows and 2048 keys."""
+    """Bytes of temporary memory that XLA plans for a call with two heads, 2048 rows and 2048 keys."""
     shape = jax.ShapeDtypeStruct((1, 2, 2048, 16), "float32")
     program = jax.jit(lambda q, k, v: function(q, k, v, **options))
     return int(program.lower(shape, shape, shape).compile().memory_analysis().temp_size_in_bytes)
 
 
-#: Bytes of one head's score matrix there.
+#: Bytes of one head's score matrix in that call.
 MATRIX = 2048 * 2048 * 4
 
 
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}], ids=["full", "causal"])
 def test_no_score_matrix_is_allocated(options: dict[str, Any]) -> None:
-    """At 2048 rows and keys XLA sets aside less than one head's score matrix."""
+    """At 2048 rows and keys XLA plans less than one head's score matrix."""
     assert temporary(tiled_module.attention, **options) < MATRIX
 
 
 def test_a_score_matrix_is_seen_where_there_is_one() -> None:
-    """For jax-jit with causal rows XLA sets aside more than both heads' score matrices."""
+    """For jax-jit with causal rows XLA plans at least both heads' score matrices."""
     assert temporary(eager.attention, is_causal=True) >= 2 * MATRIX
 
 
 def test_jax_jit_without_options_is_fused() -> None:
-    """Nothing in its softmax keeps XLA from computing it in one kernel with the products: its plan has no scores."""
+    """XLA computes the softmax without options in one kernel with the products: its plan has no scores."""
     assert temporary(eager.attention) < MATRIX
 
 

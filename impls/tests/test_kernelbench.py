@@ -1,4 +1,4 @@
-"""Modules of KernelBench's form as functions of q, k and v."""
+"""Modules in KernelBench's form as functions of q, k and v."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 
 def test_a_module_is_as_exact_after_a_narrower_dtype_as_before() -> None:
-    """Its weights and buffers are rounded from those that it was made with."""
+    """After a call in a narrower dtype, weights and buffers are rounded again from the original ones."""
     from attention_conformance.impls.torch.kernelbench import function
 
     class Scaled(torch.nn.Module):  # type: ignore[misc, name-defined]

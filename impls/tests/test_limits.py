@@ -1,4 +1,4 @@
-"""What a job may take: sizes in words, and the memory that processes hold."""
+"""Limits of a job: sizes in words, and the memory that processes hold."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def test_what_is_no_size_is_refused(text: str) -> None:
     ("size", "text"), [(4 << 30, "4 GiB"), (3 << 29, "1.5 GiB"), (5000, "4.88 KiB"), (77, "77 bytes")]
 )
 def test_a_size_is_said(size: int, text: str) -> None:
-    """A size is said in the largest unit that fits."""
+    """A size is written in the largest unit that fits."""
     assert limits.size_text(size) == text
 
 
 def test_memory_that_is_taken_is_seen() -> None:
-    """What a process holds grows by what it takes.
+    """The memory that a process holds grows by what it takes.
 
-    Mapped afresh: an array may take the place of others that were freed, and that the process holds still.
+    The memory is mapped afresh, as an array may reuse memory of freed arrays that the process still holds.
     """
     before, size = limits.resident(), 1 << 26
     with mmap.mmap(-1, size) as taken:
@@ -57,7 +57,7 @@ def test_memory_that_is_taken_is_seen() -> None:
 #: Bytes.
 GIB = 2**30
 
-#: Starts a program that takes 128 MiB, in its own session or in another one, and ends with its standard input.
+#: Starts a program that takes 128 MiB, in its own session or in another one, until its standard input is closed.
 STARTER = """
 import subprocess, sys
 code = "import sys; kept = b'x' * (1 << 27); print(flush=True); sys.stdin.read()"
@@ -67,7 +67,7 @@ subprocess.run([sys.executable, "-c", code], start_new_session=sys.argv[1] == "a
 
 @pytest.mark.parametrize("where", ["together", "apart"])
 def test_programs_of_a_session_count(where: str) -> None:
-    """A program that a process started counts with it, and one of another session does not."""
+    """A program that a process started counts with it; a program in another session does not."""
     with subprocess.Popen(
         [sys.executable, "-c", STARTER, where], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     ) as starter:
@@ -79,14 +79,14 @@ def test_programs_of_a_session_count(where: str) -> None:
 
 
 def test_a_process_that_is_gone_holds_nothing() -> None:
-    """Between two looks a process may end."""
+    """A process may end between two looks."""
     with subprocess.Popen([sys.executable, "-c", ""]) as program:
         program.wait()
     assert limits.resident(program.pid) == 0
 
 
 def test_the_default_is_less_than_there_is() -> None:
-    """Without an option a job may take most of the machine's memory, and not all of it."""
+    """Without an option a job may take most of the machine's memory, but not all of it."""
     default = limits.default()
     assert default < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -98,7 +98,7 @@ def _eight(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def system(root: Path, groups: str = "0::/", **files: Any) -> Path:
-    """The kernel's numbers in a folder; ``files`` by their path below the control groups, "__" for "/"."""
+    """The kernel's files in a folder; ``files`` by their path below the control groups, with "__" for "/"."""
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/cgroup").write_text(f"{groups}\n")
     for name, text in files.items():
@@ -109,7 +109,7 @@ def system(root: Path, groups: str = "0::/", **files: Any) -> Path:
 
 
 def numbers(prefix: str, allowed: str, used: int, dropped: int = 0) -> dict[str, Any]:
-    """A control group of version 2."""
+    """The files of a control group of version 2."""
     return {
         f"{prefix}memory.max": allowed,
         f"{prefix}memory.current": str(used),
@@ -119,25 +119,25 @@ def numbers(prefix: str, allowed: str, used: int, dropped: int = 0) -> dict[str,
 
 @pytest.mark.usefixtures("_eight")
 def test_without_a_control_group_the_machine_decides(tmp_path: Path) -> None:
-    """What it has available."""
+    """Without a control group the machine's available memory counts."""
     assert limits.available(system(tmp_path)) == 8 * GIB
 
 
 @pytest.mark.usefixtures("_eight")
 def test_a_group_without_a_limit_decides_nothing(tmp_path: Path) -> None:
-    """Its limit is the word max."""
+    """The limit of such a group is the word max."""
     assert limits.available(system(tmp_path, **numbers("", "max", GIB))) == 8 * GIB
 
 
 @pytest.mark.usefixtures("_eight")
 def test_the_rest_of_a_group_is_free(tmp_path: Path) -> None:
-    """The limit without what is used, of which pages of files can be dropped."""
+    """A group's free memory is its limit minus what it uses, of which file pages can be dropped."""
     assert limits.available(system(tmp_path, **numbers("", str(4 * GIB), 3 * GIB, GIB))) == 2 * GIB
 
 
 @pytest.mark.usefixtures("_eight")
 def test_a_group_further_up_limits_those_below(tmp_path: Path) -> None:
-    """The narrowest of all groups that the process is in decides."""
+    """The narrowest of all groups that the process is in counts."""
     inner, outer = numbers("a__b__", "max", GIB), numbers("a__", str(3 * GIB), GIB)
     root = system(tmp_path, groups="0::/a/b", **inner, **outer)
     assert limits.available(root) == 2 * GIB
@@ -145,7 +145,7 @@ def test_a_group_further_up_limits_those_below(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_eight")
 def test_a_group_of_the_first_version_limits_too(tmp_path: Path) -> None:
-    """Its files have other names."""
+    """A group of the first version has files of other names."""
     files = {"limit_in_bytes": str(3 * GIB), "usage_in_bytes": str(GIB), "stat": "x 1\n"}
     named: dict[str, Any] = {f"memory__job__memory.{name}": text for name, text in files.items()}
     root = system(tmp_path, groups="4:memory:/job", **named)
@@ -154,12 +154,12 @@ def test_a_group_of_the_first_version_limits_too(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_eight")
 def test_a_group_over_its_limit_has_nothing_left(tmp_path: Path) -> None:
-    """Never less than nothing."""
+    """The rest is never negative."""
     assert limits.available(system(tmp_path, **numbers("", str(GIB), 2 * GIB))) == 0
 
 
 def test_without_any_group_s_files_the_machine_decides(tmp_path: Path) -> None:
-    """As on macOS; then it is what psutil says."""
+    """Without the files of control groups, as on macOS, psutil's number counts."""
     assert limits.available(tmp_path) <= psutil.virtual_memory().total
     assert limits.control_groups("memory", tmp_path / "none")
 
@@ -167,7 +167,7 @@ def test_without_any_group_s_files_the_machine_decides(tmp_path: Path) -> None:
 def test_the_default_is_a_part_of_what_the_narrowest_group_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or of the machine's memory, where no group has a limit."""
+    """The default is a part of the narrowest group's limit, or of the machine's memory where no group has a limit."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=16 * GIB, available=8 * GIB))
     for allowed, most in (("max", 16 * GIB), (str(4 * GIB), 4 * GIB), (str(2**63 - 4096), 16 * GIB)):
         root = system(tmp_path / allowed, **numbers("", allowed, GIB))

@@ -1,4 +1,4 @@
-"""Links of the documents: what they lead to is there, files and headings alike."""
+"""Links of the documents: their targets exist, files and headings alike."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGES = [
     *(p for room in ("impls", "conformance", "bench", "reports") for p in (ROOT / room).rglob("*.md")),
 ]
 
-#: Pages that are written elsewhere: page.md becomes a page of the folder above.
+#: Pages whose links are relative to another folder: page.md becomes a page of the folder above.
 TEMPLATE = "page.md"
 
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
@@ -43,7 +43,7 @@ def _leads(to: str, folder: Path, itself: Path) -> bool:
 
 
 def _anchors(text: str) -> set[str]:
-    """What GitHub lets a link end in: headings in small letters without punctuation, and names."""
+    """The anchors that GitHub makes: headings in small letters without punctuation, and names."""
     headings = (re.sub(r"[^\w\- ]", "", match["text"].lower()).replace(" ", "-") for match in _HEADING.finditer(text))
     return {*headings, *(match["name"] for match in _NAMED.finditer(text))}
 
@@ -57,7 +57,7 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("to", ["gone.md", "page.md#other", "#other", "../gone/page.md"])
 def test_a_link_that_leads_nowhere_is_found(to: str, tmp_path: Path) -> None:
-    """A file that is not there, and a heading that is not there."""
+    """A missing file and a missing heading are found."""
     page = tmp_path / "page.md"
     page.write_text(f"# A heading\n[right](page.md#a-heading), [right](#a-heading), [wrong]({to})\n", encoding="utf-8")
     assert broken(page.read_text(encoding="utf-8"), tmp_path, page) == [to]

@@ -1,4 +1,4 @@
-"""From a target's text to its function, and what its signature says."""
+"""Loading: from a target's text to its function, and what the function's signature says."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def test_a_function_of_a_module_is_found() -> None:
 
 
 def test_a_function_of_a_file_is_found(tmp_path: Path) -> None:
-    """``file.py:function`` names a function of a file, and its folder is importable."""
+    """``file.py:function`` names a function of a file, whose folder is importable."""
     (tmp_path / "helper_of_mine.py").write_text("answer = 42\n")
     (tmp_path / "kernel_of_mine.py").write_text("import helper_of_mine\ndef f(): return helper_of_mine.answer\n")
     assert load(f"{tmp_path / 'kernel_of_mine.py'}:f", str(tmp_path))() == 42
 
 
 def test_a_misspelt_function_names_the_nearest(tmp_path: Path) -> None:
-    """A function that a module lacks is refused with the nearest names."""
+    """The refusal names the nearest functions of the module."""
     with pytest.raises(ImplementationError, match=r"no function 'rigth'; did you mean right"):
         load("attention_conformance.impls.tests.fakes:rigth")
 
@@ -43,7 +43,7 @@ def test_a_file_that_does_not_import_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    """A path without a file is reported with where it was looked for."""
+    """A path without a file is reported with the place where it was looked for."""
     with pytest.raises(ImplementationError, match="no file"):
         load(f"{tmp_path / 'absent.py'}:f")
 
@@ -74,7 +74,7 @@ def test_too_few_arguments_are_refused() -> None:
 
 
 def test_an_unknown_required_argument_is_refused() -> None:
-    """A required argument that is no keyword is refused with the nearest one."""
+    """A required argument that is no keyword is refused with the nearest keyword."""
 
     def attention(q: Any, k: Any, v: Any, *, casual_offset: int) -> None: ...
 
@@ -83,13 +83,13 @@ def test_an_unknown_required_argument_is_refused() -> None:
 
 
 def test_nearest_lists_few_names_where_none_is_near() -> None:
-    """Where nothing is near, the known names are listed, and a long list is cut."""
+    """If no name is near, the known names are listed, and a long list is cut."""
     assert nearest("zzz", ["a", "b"]) == "; known: a, b"
     assert "100 in all" in nearest("zzz", [f"name{i}" for i in range(100)])
 
 
 def test_a_deferred_function_is_loaded_when_it_is_used() -> None:
-    """Its name is known before; a call and a question about its keywords load it."""
+    """A deferred function has its name before it is loaded; a call or a question about its keywords loads it."""
     record = Implementation("later", "attention_conformance.impls.tests.deferred_target:attention", deferred="numpy")
     function = load_function(record)
     assert (function.__module__, function.__qualname__) == (
@@ -107,7 +107,7 @@ def test_a_deferred_function_is_loaded_when_it_is_used() -> None:
 
 
 def test_a_deferred_function_that_is_not_there_is_an_error_when_it_is_used() -> None:
-    """The same one that another gives at once."""
+    """The error is the one that a function that is not deferred raises at once."""
     with pytest.raises(ImplementationError, match="has no function 'nothing'"):
         load_function(Implementation("later", "attention_conformance.impls.tests.fakes:nothing", deferred="numpy"))(
             1, 2, 3
@@ -115,7 +115,7 @@ def test_a_deferred_function_that_is_not_there_is_an_error_when_it_is_used() -> 
 
 
 def test_an_object_that_cannot_be_hashed_is_a_function_too(tmp_path: Path) -> None:
-    """What is kept of a plug-in is kept by its name."""
+    """Data about a plug-in is kept by its name, so it need not be hashable."""
     lines = (
         "class It:",
         "    __hash__ = None",
@@ -128,7 +128,7 @@ def test_an_object_that_cannot_be_hashed_is_a_function_too(tmp_path: Path) -> No
     assert function(1, 2, 3) == 3
 
 
-#: A module of torch, whose ``__call__`` is ``(*args, **kwargs)``.
+#: A torch module, whose ``__call__`` is ``(*args, **kwargs)``.
 MODULE = """
 import torch
 
@@ -147,7 +147,7 @@ compiled = torch.compile(attention)
 
 @pytest.mark.parametrize("name", ["attention", "compiled"])
 def test_a_module_of_torch_has_the_keywords_of_its_forward(tmp_path: Path, name: str) -> None:
-    """And its attributes; one that torch.compile made of it, too."""
+    """A torch module has the keywords and attributes of its ``forward``, also when compiled with torch.compile."""
     (tmp_path / f"module_{name}.py").write_text(MODULE)
     described = describe(plug_in(f"{tmp_path}/module_{name}.py:{name}@torch"))
     assert described.keywords == {"is_causal"}
@@ -156,7 +156,7 @@ def test_a_module_of_torch_has_the_keywords_of_its_forward(tmp_path: Path, name:
 
 
 def test_a_module_of_torch_is_called_and_differentiated(tmp_path: Path) -> None:
-    """As a function of its parameters is."""
+    """A torch module is called and differentiated as a function of its parameters."""
     (tmp_path / "module_called.py").write_text(MODULE)
     q = np.random.default_rng(0).standard_normal((1, 1, 3, 4)).astype(np.float32)
     given = dict.fromkeys("qkv", q)
@@ -169,7 +169,7 @@ def test_a_module_of_torch_is_called_and_differentiated(tmp_path: Path) -> None:
 
 
 def test_a_module_that_tells_no_signature_is_left_as_it_is() -> None:
-    """Such as one that was traced, or whose ``forward`` is a function of C."""
+    """Such a module may be a traced one, or one whose ``forward`` is a C function."""
     torch = pytest.importorskip("torch")
 
     class Silent(torch.nn.Module):  # type: ignore[misc, name-defined]
@@ -180,7 +180,7 @@ def test_a_module_that_tells_no_signature_is_left_as_it_is() -> None:
 
 
 def test_a_class_is_refused(tmp_path: Path) -> None:
-    """It can be called, and makes an object instead of a result."""
+    """A class is callable, but makes an object instead of a result."""
     (tmp_path / "module_class.py").write_text(MODULE)
     with pytest.raises(ImplementationError, match=r"module_class.py:Attention is a class: plug in an instance of it"):
         describe(plug_in(f"{tmp_path}/module_class.py:Attention@torch"))

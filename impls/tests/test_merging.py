@@ -1,4 +1,4 @@
-"""Signatures of merging: functions are recognised by their parameters, and what they declare is converted."""
+"""Signatures of merging: functions are recognised by their parameters, and their declarations are converted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array = np.ndarray
 
 
 def states(parts: int = 3, dtype: type = np.float32) -> tuple[Array, Array]:
-    """Parts, the first of which has no key in some rows."""
+    """Parts; the first one has no key in some rows."""
     rng = np.random.default_rng(0)
     outputs, lses = rng.standard_normal((parts, 2, 3, 5, 4)), 5 + rng.standard_normal((parts, 2, 3, 5))
     outputs[0, ..., 1:3, :], lses[0, ..., 1:3] = 0, -np.inf
@@ -30,14 +30,14 @@ def states(parts: int = 3, dtype: type = np.float32) -> tuple[Array, Array]:
 
 
 def merge_state(v_a: Array, s_a: Array, v_b: Array, s_b: Array) -> tuple[Array, Array]:
-    """SGLang's: (S, H, D) and (S, H), natural."""
+    """SGLang's function: (S, H, D) and (S, H), natural logarithms."""
     assert v_a.shape == (*s_a.shape, 4) == v_b.shape
     output, lse = merge(np.stack([v_a, v_b])[:, None], np.stack([s_a, s_b])[:, None])
     return output[0], lse[0]
 
 
 def merge_states(v: Array, s: Array) -> tuple[Array, Array]:
-    """Flashinfer's, of any number: (S, P, H, D) and (S, P, H), in base 2."""
+    """Flashinfer's function for any number of parts: (S, P, H, D) and (S, P, H), in base 2."""
     output, lse = merge(v.swapaxes(0, 1)[:, None], s.swapaxes(0, 1)[:, None] * math.log(2))
     return output[0], lse[0] / math.log(2)
 
@@ -53,7 +53,7 @@ def merge_attn_states(
     suffix_lse: Array,
     output_lse: Array | None = None,
 ) -> None:
-    """vLLM's: log-sum-exps are (H, S), results are written, and +inf is a part without a key."""
+    """The function of vLLM: log-sum-exps are (H, S), results are written in place, +inf marks a part without a key."""
     assert prefix_lse.shape == prefix_output.shape[1::-1]
     lses = np.stack([prefix_lse.T, suffix_lse.T])
     merged, lse = merge(
@@ -70,7 +70,7 @@ merge_attn_states.empty_lse = math.inf  # type: ignore[attr-defined]
 def flash_attn_combine(
     out_partial: Array, lse_partial: Array, out: Array | None = None, out_dtype: Any = None
 ) -> tuple[Array, Array]:
-    """flash-attention's: (P, B, S, H, D) and (P, B, S, H), whose rows lie next to each other in memory."""
+    """flash-attention's function: (P, B, S, H, D) and (P, B, S, H), with rows adjacent in memory."""
     assert out_partial.dtype == np.float32
     assert lse_partial.strides[-2] == lse_partial.itemsize
     output, lse = merge(out_partial.swapaxes(2, 3), lse_partial.swapaxes(2, 3))
@@ -83,7 +83,7 @@ ALL = pytest.mark.parametrize("function", [merge_state, merge_states, merge_attn
 @ALL
 @pytest.mark.parametrize("parts", [1, 2, 3, 6])
 def test_known_signatures_are_called_as_they_are_written(function: Callable[..., Any], parts: int) -> None:
-    """Layout, base and sentinel are translated both ways, whatever the number of parts."""
+    """Layout, base and sentinel are translated both ways, for any number of parts."""
     form = merge_form(function)
     assert operator_of(form, SDPA.name) is MERGE
     for got, wanted in zip(form(*states(parts)), merge(*states(parts)), strict=True):
@@ -94,7 +94,7 @@ def test_known_signatures_are_called_as_they_are_written(function: Callable[...,
 
 @pytest.mark.parametrize("array", [np.asarray, torch.as_tensor])
 def test_a_combination_in_half_precision_is_given_float32(array: Callable[[Array], Any]) -> None:
-    """As its kernel takes partial outputs in nothing else; the output is stored as it is told."""
+    """flash-attention's kernel takes only float32 partial outputs; the output is stored in the requested dtype."""
     outputs, lses = states()
     given: list[Any] = []
 
@@ -109,7 +109,7 @@ def test_a_combination_in_half_precision_is_given_float32(array: Callable[[Array
 
 
 def test_what_is_not_declared_is_not_converted() -> None:
-    """A function in base 2 that does not say so is wrong."""
+    """A function in base 2 that does not declare it is wrong."""
 
     def silent(v: Array, s: Array) -> tuple[Array, Array]:
         return merge_states(v, s)
@@ -118,7 +118,7 @@ def test_what_is_not_declared_is_not_converted() -> None:
 
 
 def test_the_base_of_flashinfer_is_known() -> None:
-    """By the package that the function is of."""
+    """The base is known from the function's package."""
 
     def merge_states_of_flashinfer(v: Array, s: Array) -> tuple[Array, Array]:
         return merge_states(v, s)
@@ -128,7 +128,7 @@ def test_the_base_of_flashinfer_is_known() -> None:
 
 
 def test_a_result_that_is_not_written_is_nan() -> None:
-    """Memory that a function is given to write to holds no number."""
+    """Output memory that a function is given holds NaN until it is written."""
 
     def merge_attn_states(
         output: Any, prefix_output: Any, prefix_lse: Any, suffix_output: Any, suffix_lse: Any, output_lse: Any = None
@@ -151,7 +151,7 @@ backward.lse_base, backward.empty_lse = 2, math.inf  # type: ignore[attr-defined
 
 @pytest.mark.parametrize("of_lse", [False, True])
 def test_a_backward_pass_is_converted_as_declared(of_lse: bool) -> None:
-    """Log-sum-exps and their gradients in base 2, and the sentinel."""
+    """Log-sum-exps and their gradients are converted to base 2, and so is the sentinel."""
     form = merge_form(backward)
     assert operator_of(form, SDPA.name) is MERGE_GRAD
     outputs, lses = states(3)
@@ -164,7 +164,7 @@ def test_a_backward_pass_is_converted_as_declared(of_lse: bool) -> None:
 
 
 def test_a_backward_pass_without_a_gradient_of_lse_is_asked_for_none() -> None:
-    """Its parameters say whether it takes one."""
+    """The function's parameters say whether it takes a gradient of lse."""
 
     def without(outputs: Any, lses: Any, grad_output: Any) -> Any: ...
 
@@ -176,7 +176,7 @@ def test_a_backward_pass_without_a_gradient_of_lse_is_asked_for_none() -> None:
 
 @pytest.mark.parametrize("base", [1, 0, -2, "2", None])
 def test_a_base_that_is_none_is_refused(base: object) -> None:
-    """By the name of the attribute."""
+    """A base that is none is refused by the name of the attribute."""
 
     def broken(v: Array, s: Array) -> None: ...
 
@@ -186,7 +186,7 @@ def test_a_base_that_is_none_is_refused(base: object) -> None:
 
 
 def test_other_functions_are_given_back() -> None:
-    """Of sdpa, of an operator that they name themselves, and what has no signature."""
+    """An sdpa function, one that names its operator itself, and an object without a signature stay unchanged."""
 
     def attention(q: Any, k: Any, v: Any) -> Any: ...
 
@@ -198,7 +198,7 @@ def test_other_functions_are_given_back() -> None:
 
 
 def test_torch_and_jax_arrays_are_translated() -> None:
-    """Sentinels by the module of the array."""
+    """Sentinels are translated in torch and in JAX."""
     torch, jnp = pytest.importorskip("torch"), pytest.importorskip("jax.numpy")
 
     def merge_states_of(v: Any, s: Any) -> Any:
@@ -216,7 +216,7 @@ def test_torch_and_jax_arrays_are_translated() -> None:
 
 
 def test_a_bad_declaration_is_an_error_of_the_user(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    """One sentence, where the function is opened."""
+    """A bad declaration is reported in one sentence when the function is loaded."""
     from attention_conformance.impls.loading import load_function
 
     path = tmp_path / "m.py"

@@ -1,4 +1,4 @@
-"""The layers written out in NumPy against a float64 evaluation head by head, and what that comparison rejects."""
+"""The layers written out in NumPy, compared with float64 head by head, and mistakes that the comparison rejects."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from attention_conformance.impls.tests.layer_problems import (
     problem,
 )
 
-#: The dtype computed in, by dtype.
+#: The dtype of the computation, by dtype.
 INNER = {"float64": "float64", "float32": "float32", "float16": "float32", "bfloat16": "float32"}
 
 
 @pytest.mark.parametrize("dtype", INNER)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_mha(name: str, dtype: str) -> None:
-    """The layer is right in every dtype and form, computed in float32 or wider, and leaves its inputs as they are."""
+    """The layer is right in every dtype and form, computed in float32 or wider, and leaves its inputs unchanged."""
     arrays, options = problem(name, dtype)
     before = copied(arrays)
     assert_right(mha(**arrays, **options), arrays, options, INNER[dtype])
@@ -37,7 +37,7 @@ def test_mha(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", INNER)
 @pytest.mark.parametrize("name", NORMS)
 def test_sublayer(name: str, dtype: str) -> None:
-    """The sub-layer is right in both forms, and leaves its inputs as they are."""
+    """The sub-layer is right in both forms, and leaves its inputs unchanged."""
     arrays, options = problem(name, dtype)
     before = copied(arrays)
     assert_right(sublayer(**arrays, **options), arrays, options, INNER[dtype])
@@ -52,7 +52,7 @@ def test_four_words(name: str) -> None:
 
 
 def test_batches_do_not_mix() -> None:
-    """Every batch alone gives what it gives among others, so heads are combined batch by batch."""
+    """Each batch gives the same result alone and among others: heads are combined within a batch."""
     arrays, options = problem("cross", "float64")
     together = mha(**arrays, **options)
     for b in range(2):
@@ -136,7 +136,7 @@ def _epsilon_beside_the_root(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray,
 
 @pytest.mark.parametrize("dtype", INNER)
 def test_scale_by_model_width_is_rejected(dtype: str) -> None:
-    """The comparison used here finds 1/√(model width) in place of 1/√(head width), in every dtype."""
+    """The comparison used here detects 1/√(model width) instead of 1/√(head width), in every dtype."""
     arrays, options = problem("plain", dtype)
     with pytest.raises(AssertionError, match="times the limit"):
         assert_right(mha(**arrays, **options, scale=8**-0.5), arrays, options, INNER[dtype])
@@ -152,7 +152,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("part", "wrong", "name"), MISTAKES.values(), ids=MISTAKES)
 def test_mistakes_are_rejected(part: str, wrong: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison used here finds heads combined or split in another order, and two other normalisations."""
+    """The comparison used here detects heads combined or split in another order, and two other normalisations."""
     monkeypatch.setattr(layer, part, wrong)
     arrays, options = problem(name, "float32")
     function: Any = sublayer if name in NORMS else mha

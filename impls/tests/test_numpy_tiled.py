@@ -1,6 +1,6 @@
-"""NumPy's tiled implementation: no array as large as the score matrix, and right across many tiles.
+"""NumPy's tiled implementation: no array as large as the score matrix, and correct across many tiles.
 
-Conformance of the built-ins judges it on every case, as it does all of them.
+The conformance cases judge it as they judge all built-ins.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TILES = {
 def test_tiled_across_many_tiles(
     options: dict[str, object], limit: tuple[object, str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks of 4 query rows and tiles of 3 keys give the reference's output and lse, to rounding in float64."""
+    """Blocks of 4 query rows and tiles of 3 keys give the reference's output and lse, up to rounding in float64."""
     monkeypatch.setattr(tiled, "ROWS", 4)
     monkeypatch.setattr(tiled, "DIAGONAL_ROWS", 4)
     monkeypatch.setattr(*limit)
@@ -56,7 +56,7 @@ def test_tiled_across_many_tiles(
 
 @pytest.mark.parametrize("options", TILES.values(), ids=TILES)
 def test_tiled_heads_together_are_as_apart(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block of all heads gives what blocks of one head give; sinks, and NaN of one head's values, stay its own."""
+    """A block of all heads gives the same as blocks of one head; sinks and NaN values affect only their own head."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal(shape) for shape in ((2, 6, 17, 8), (2, 3, 13, 8), (2, 3, 13, 5)))
     v[0, 1, 4, 2] = np.nan
@@ -71,7 +71,7 @@ def test_tiled_heads_together_are_as_apart(options: dict[str, object], monkeypat
 
 
 def test_tiled_sees_nan_in_its_tile_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NaN in v reaches the rows that see its key, however small its weight, and no row that does not (SDPA-22, -23)."""
+    """NaN in v reaches the rows that see its key, however small its weight, and no other row (SDPA-22, -23)."""
     monkeypatch.setattr(tiled, "ROWS", 4)
     monkeypatch.setattr(tiled, "DIAGONAL_ROWS", 4)
     monkeypatch.setattr(tiled, "KEYS", 3)
@@ -85,7 +85,7 @@ def test_tiled_sees_nan_in_its_tile_only(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("shift", [-800.0, -280.0, -60.0, -30.0, 0.0, 280.0, 800.0])
 def test_tiled_is_as_accurate_however_the_scores_are_shifted(shift: float) -> None:
-    """Scores near ±100 and ±283, of which exp is 0, subnormal or infinite in float32, give results within the bound."""
+    """Scores near ±100 and ±283, whose exp is 0, subnormal or infinite in float32, give results within the bound."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((1, 2, 40, 8), dtype=np.float32) for _ in range(3))
     q[..., 0], k[..., 0] = 1.0, shift
@@ -102,7 +102,7 @@ def test_tiled_is_as_accurate_however_the_scores_are_shifted(shift: float) -> No
 def test_tiled_is_right_with_either_power(
     power: tuple[np.ufunc, float], options: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine without a vector loop for 2^x it is e^x, and the results are as right."""
+    """On a machine without a vector loop for 2^x it uses e^x, and the results are as right."""
     monkeypatch.setattr(tiled, "_power", lambda: power)
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((1, 2, 40, 8)) for _ in range(3))

@@ -1,4 +1,4 @@
-"""Which blocks NumPy's tiled attention is cut into: each row once, large enough, and enough of them to share."""
+"""The blocks of NumPy's tiled attention: each row once, large enough, and enough of them to share."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def _plan(
 
 
 def _lines(found: Plan, group: int = 1) -> set[int]:
-    """The rows of the blocks, over all of their heads."""
+    """The numbers of rows of the blocks, over all of their heads."""
     return {(hs.stop - hs.start) * group * (rows.stop - rows.start) for _, hs, rows in found.blocks}
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize(("kv_heads", "queries", "batch"), [*product([1, 3, 6], [1, 130, 2000], [1, 2])])
 def test_every_row_of_every_head_is_in_one_block(kv_heads: int, queries: int, batch: int, is_causal: bool) -> None:
-    """Blocks leave nothing out and share nothing, and no block has more rows than its thread's tile."""
+    """Every row is in exactly one block, and no block has more rows than its thread's tile."""
     found = _plan(6, queries, 700, kv_heads=kv_heads, batch=batch, is_causal=is_causal)
     times = np.zeros((batch, kv_heads, queries), int)
     for b, heads, rows in found.blocks:
@@ -41,13 +41,13 @@ def test_every_row_of_every_head_is_in_one_block(kv_heads: int, queries: int, ba
 
 
 def test_nothing_is_no_block() -> None:
-    """Without a row or a head there is nothing to do, and still a thread to do it."""
+    """Without rows or heads there is no block, but still one thread."""
     for found in (_plan(2, 0, 5), _plan(0, 5, 5, kv_heads=2)):
         assert (found.blocks, found.threads) == ([], 1)
 
 
 def test_small_calls_are_one_block_on_one_thread() -> None:
-    """All heads together: what starting threads takes is not saved by them."""
+    """All heads are one block: starting threads would cost more than it saves."""
     found = _plan(8, 128, 128)
     assert found.blocks == [(0, slice(0, 8), slice(0, 128))]
     assert found.threads == 1
@@ -55,7 +55,7 @@ def test_small_calls_are_one_block_on_one_thread() -> None:
 
 @pytest.mark.parametrize(("length", "blocks"), [(256, 2), (512, 4), (1024, 8), (2048, 16), (8192, 64)])
 def test_larger_calls_have_more_blocks(length: int, blocks: int) -> None:
-    """Two, four and eight to share, and then as many as have ROWS rows."""
+    """There are two, four or eight blocks, and then as many as have ROWS rows."""
     found = _plan(8, length, length)
     assert len(found.blocks) == blocks
     assert _lines(found) == {ROWS}
@@ -63,7 +63,7 @@ def test_larger_calls_have_more_blocks(length: int, blocks: int) -> None:
 
 
 def test_blocks_under_a_diagonal_have_few_rows_of_several_heads() -> None:
-    """Few rows leave out more of what is hidden; several heads make as large a block.  The longest come first."""
+    """Few rows skip more hidden keys, and several heads keep the block as large.  The longest blocks come first."""
     found = _plan(8, 1024, 1024, is_causal=True)
     assert _lines(found) == {ROWS}
     starts = [rows.start for _, heads, rows in found.blocks if heads.start == 0]
@@ -71,13 +71,13 @@ def test_blocks_under_a_diagonal_have_few_rows_of_several_heads() -> None:
 
 
 def test_one_query_row_has_its_heads_together() -> None:
-    """Decoding with grouped heads is a product for each key/value head, of all heads in two blocks."""
+    """Decoding with grouped heads is one product for each key/value head, with all heads in two blocks."""
     found = _plan(32, 1, 4096, kv_heads=8, width=128)
     assert found.blocks == [(0, slice(0, 4), slice(0, 1)), (0, slice(4, 8), slice(0, 1))]
 
 
 def test_no_number_of_threads_changes_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So no bit of a result depends on it."""
+    """The blocks do not depend on the number of threads, so no bit of a result does."""
     several = _plan(8, 512, 512)
     monkeypatch.setattr(tiled, "available", lambda: 1)
     assert _plan(8, 512, 512).blocks == several.blocks

@@ -11,7 +11,7 @@ from attention_conformance.impls.numpy.tiled import PIECE, product, transposed, 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A BLAS that packs nothing below pieces of PIECE rows of the problems here."""
+    """A BLAS that packs nothing for pieces of up to PIECE rows of the problems here."""
     monkeypatch.setattr(tiled, "unpacked", lambda: PIECE * 5 * 7)
 
 
@@ -24,7 +24,7 @@ def _sides(stack: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("stack", [1, 3])
 @pytest.mark.parametrize("rows", [1, PIECE, 3 * PIECE, 3 * PIECE + 5])
 def test_a_product_in_pieces_is_the_product(stack: int, rows: int) -> None:
-    """Each of the stacked matrices meets its own rows, whether they fill pieces or not; what was in ``out`` is gone."""
+    """Each stacked matrix multiplies its own rows, in whole pieces or not; old contents of ``out`` are gone."""
     left, right = _sides(stack, rows)
     out = np.full((stack * rows, 7), np.nan)
     assert product(left, right, out) is out
@@ -35,7 +35,7 @@ def test_a_product_in_pieces_is_the_product(stack: int, rows: int) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_pieces_read_values_that_lie_within_others() -> None:
-    """The keys of a tile are a slice of each head's, which is not contiguous."""
+    """A tile's keys are a slice of each head's keys, which is not contiguous."""
     left, _ = _sides(2, 3 * PIECE + 1)
     right = np.random.default_rng(1).standard_normal((2, 11, 7))[:, 2:7]
     expected = (left.reshape(2, -1, 5) @ right).reshape(-1, 7)
@@ -50,7 +50,7 @@ def test_pieces_read_values_that_lie_within_others() -> None:
 def test_products_are_cut_only_where_a_piece_is_not_packed(
     limit: int, turned: bool, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pieces and a rest, or else one call: for a transposed right side, too many columns, or a BLAS that packs all."""
+    """A transposed right side, too many columns, or a BLAS that packs everything makes one call of a product."""
     monkeypatch.setattr(tiled, "unpacked", lambda: limit)
     done: list[tuple[int, ...]] = []
     matmul = np.matmul
@@ -68,7 +68,7 @@ def test_products_are_cut_only_where_a_piece_is_not_packed(
 
 @pytest.mark.parametrize("limit", [0, 10**6], ids=["packed", "unpacked"])
 def test_keys_are_copied_for_many_rows_only(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transposed copy is made where products are not packed, and each head has rows enough to gain by it."""
+    """A transposed copy is made where products are not packed, and each head has enough rows to gain by it."""
     monkeypatch.setattr(tiled, "unpacked", lambda: limit)
     keys = np.random.default_rng(0).standard_normal((2, 7, 5))
     for rows in (2 * tiled.MANY - 1, 2 * tiled.MANY):
@@ -85,7 +85,7 @@ def test_keys_are_copied_for_many_rows_only(limit: int, monkeypatch: pytest.Monk
 def test_what_is_not_packed_is_known_of_some_kernels(
     architectures: list[str], limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is assumed of a BLAS that is not named, nor where a process holds another beside it."""
+    """Nothing is assumed about a BLAS without a name, nor where a process holds a second BLAS."""
 
     class Held:
         def info(self) -> list[dict[str, str]]:

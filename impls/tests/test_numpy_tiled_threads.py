@@ -1,4 +1,4 @@
-"""NumPy's tiled attention on several threads: the same bits, every exception, and the BLAS as it was."""
+"""NumPy's tiled attention on several threads: the same bits, every exception, and the BLAS left unchanged."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def _qkv() -> tuple[np.ndarray, ...]:
 @pytest.mark.usefixtures("three_threads")
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"window": (40, 3)}], ids=["full", "causal", "window"])
 def test_threads_change_no_bit(options: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call gives the bits that it gives on one thread, since a block is computed by one thread alone."""
+    """A call gives the same bits as on one thread, since each block is computed by one thread."""
     several = tiled(*_qkv(), **options)  # type: ignore[arg-type]
     monkeypatch.setattr(tiled_plan, "available", lambda: 1)
-    with blas().limit(limits=1):  # as it is where one thread is available
+    with blas().limit(limits=1):  # as the BLAS is set where one thread is available
         alone = tiled(*_qkv(), **options)  # type: ignore[arg-type]
     assert several.tobytes() == alone.tobytes()
 
 
 @pytest.mark.usefixtures("three_threads")
 def test_infinities_raise_no_warning_on_any_thread() -> None:
-    """NaN and infinities are computed with silently on each thread, though NumPy's error state is each thread's own."""
+    """NaN and infinities raise no warning on any thread, though each thread has its own NumPy error state."""
     q, k, v = _qkv()
     k[:] = np.inf
     with np.errstate(all="raise"):
@@ -54,14 +54,14 @@ def test_infinities_raise_no_warning_on_any_thread() -> None:
 
 
 def test_each_job_is_done_once_by_threads_of_which_one_is_the_callers() -> None:
-    """Three scratch arrays are three threads at most; each job is done once, with the scratch of its thread."""
+    """Three scratch arrays mean at most three threads; each job is done once, with the scratch of its thread."""
     done: list[tuple[int, int, str]] = []
     scratch = [np.empty(1) for _ in range(THREADS)]
     barrier = threading.Barrier(THREADS)
 
     def work(job: int, own: np.ndarray) -> None:
         if job < THREADS:
-            barrier.wait(timeout=60)  # so that no thread does all of them
+            barrier.wait(timeout=60)  # so that no thread does all of the jobs
         done.append((job, id(own), threading.current_thread().name))
 
     share_out(range(20), work, scratch)
@@ -70,7 +70,7 @@ def test_each_job_is_done_once_by_threads_of_which_one_is_the_callers() -> None:
     assert threading.current_thread().name in {name for _, _, name in done}
 
 
-#: A process of its own, as the copy of one that has other libraries' threads may hang in those.
+#: A separate process, as the copy of one that has other libraries' threads may hang in them.
 COPIED = """
 import os
 import numpy as np
@@ -89,12 +89,12 @@ assert same and os.waitpid(copy, 0)[1] == 0
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a process cannot be copied here")
 def test_the_copy_of_a_process_has_threads_of_its_own() -> None:
-    """Threads wait for the next call, and a forked process has none of its parent's: it starts others."""
+    """A forked process has none of its parent's waiting threads, and starts its own."""
     subprocess.run([sys.executable, "-c", COPIED], check=True, timeout=60, cwd=Path(__file__).parents[2])
 
 
 def test_threads_wait_for_the_next_call() -> None:
-    """They are kept, and never more than the machine has cores."""
+    """Threads are kept between calls, and there are never more than the machine has cores."""
     for _ in range(50):
         share_out(range(3), lambda job, own: None, [np.empty(1) for _ in range(THREADS)])
     kept = [each for each in threading.enumerate() if each.name.startswith("numpy-tiled")]
@@ -102,7 +102,7 @@ def test_threads_wait_for_the_next_call() -> None:
 
 
 def test_an_exception_of_any_thread_reaches_the_caller() -> None:
-    """What a job raises is raised, by whichever thread it was done."""
+    """An exception of a job is raised whichever thread did it."""
     raised = threading.Event()
 
     def work(job: int, own: np.ndarray) -> None:
@@ -117,7 +117,7 @@ def test_an_exception_of_any_thread_reaches_the_caller() -> None:
 
 @pytest.mark.skipif(not blas().info(), reason="threadpoolctl knows no BLAS here")
 def test_the_blas_has_one_thread_meanwhile_and_its_own_number_again_afterwards() -> None:
-    """Jobs see a BLAS of one thread; after them, and after a job that raises, it has as many as before."""
+    """Jobs see a BLAS with one thread; afterwards, also after a job that raises, it has as many threads as before."""
     seen: list[int] = []
 
     def work(job: int, own: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""NumPy arrays become OrtValues and come back as they were."""
+"""NumPy arrays become OrtValues and come back unchanged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_array_comes_back_as_it_was(dtype: type, shape: tuple[int, ...]) -> None
 
 
 def test_array_with_strides_comes_back_as_it_was() -> None:
-    """ONNX tensors have no strides; the elements are in order all the same."""
+    """ONNX tensors have no strides; the elements are in order nevertheless."""
     array = np.arange(24, dtype=np.float32).reshape(2, 3, 4).transpose(2, 0, 1)
     assert np.array_equal(arrays.get(arrays.put(array, "cpu")), array)
 
@@ -41,7 +41,7 @@ def test_modified_value_is_seen(dtype: type) -> None:
 
 
 def test_result_is_a_copy() -> None:
-    """What get gave does not change with the OrtValue."""
+    """A result of get does not change with the OrtValue."""
     value = arrays.put(np.zeros(3, np.float32), "cpu")
     before = arrays.get(value)
     value.update_inplace(np.ones(3, np.float32))
@@ -49,13 +49,13 @@ def test_result_is_a_copy() -> None:
 
 
 def test_other_values_are_not_results() -> None:
-    """A NumPy array is not an OrtValue, so it is not mistaken for a result."""
+    """A NumPy array is not mistaken for a result."""
     with pytest.raises(TypeError, match="expected an OrtValue"):
         arrays.get(np.zeros(3))
 
 
 def test_versions_name_the_runtime() -> None:
-    """The version of ONNX Runtime is among the versions."""
+    """The versions include that of ONNX Runtime."""
     assert "onnxruntime" in arrays.versions()
     assert arrays.devices()[0] == "cpu"
 
@@ -64,7 +64,7 @@ def test_versions_name_the_runtime() -> None:
 def test_a_session_has_a_few_threads_unless_their_number_is_said(
     wanted: str, cores: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many are open at the same time; the benchmark says how many threads each has."""
+    """Many sessions are open at the same time; the benchmark sets how many threads each one has."""
     monkeypatch.setenv(threads.VARIABLE, wanted)
     monkeypatch.setattr(threads, "usable_cores", lambda: cores)
     assert options().intra_op_num_threads == count

@@ -32,12 +32,12 @@ def arrays(
 
 
 def noise(*shape: int) -> np.ndarray:
-    """Some numbers for a bias."""
+    """Random numbers for a bias."""
     return np.random.default_rng(2).standard_normal(shape).astype(np.float32)
 
 
 def holes(*shape: int) -> np.ndarray:
-    """Some mask whose rows all have a key."""
+    """A mask in which every row has a key."""
     mask = np.random.default_rng(3).random(shape) > 0.4
     mask[..., 0] = True
     return mask
@@ -73,13 +73,13 @@ COMBINATIONS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "weights, causal": ({"return_weights": True, "is_causal": True}, {}),
 }
 
-#: What the operator refuses or computes otherwise; these are recorded as deviations elsewhere.
+#: Combinations that the operator refuses or computes differently; recorded as deviations elsewhere.
 KNOWN_DEVIATIONS = {
     ("onnx-attention23", "mask of keys"),
     ("onnx-attention24", "mask of keys"),
 }
 
-#: The combinations that an operator accepts but cannot express.
+#: Combinations that an operator accepts but cannot express.
 UNSUPPORTED = {
     ("onnx-attention24", "lengths, causal"),
     ("onnx-reference", "lengths, causal"),
@@ -99,7 +99,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("name", "combination"), PAIRS)
 def test_operator_agrees_with_the_reference(name: str, combination: str) -> None:
-    """The output, and the weights if asked for, are the reference's in float32, or the call is unsupported."""
+    """The output, and the weights if requested, are the reference's in float32, or the call is unsupported."""
     keywords, sizes = COMBINATIONS[combination]
     qkv = arrays("float32", **sizes)
     reply = run(BY_NAME[name], qkv, keywords)
@@ -114,7 +114,7 @@ def test_operator_agrees_with_the_reference(name: str, combination: str) -> None
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_float16_comes_back_as_float16(name: str) -> None:
-    """Half precision goes in and comes out as it is."""
+    """Half precision goes in and comes out unchanged."""
     qkv = arrays(dtype="float16")
     reply = run(BY_NAME[name], qkv, {})
     assert reply.results["output"].dtype == np.float16
@@ -129,14 +129,14 @@ def test_float64_softcap_that_float32_cannot_hold_is_refused() -> None:
 
 
 def test_float64_number_that_float32_holds_is_used() -> None:
-    """Scale = 0.25 in a float64 call is exact."""
+    """A scale of 0.25 in a float64 call is exact."""
     qkv = arrays(dtype="float64")
     reply = run(BY_NAME["onnx-reference"], qkv, {"scale": 0.25})
     assert_within(reply.results, *qkv, {"scale": 0.25})
 
 
 def test_window_without_causal_is_unsupported_by_gqa() -> None:
-    """local_window_size exists for causal calls only."""
+    """local_window_size exists only for causal calls."""
     reply = run(BY_NAME["ort-gqa"], arrays(), {"window": (2, 0)})
     assert reply.status == "unsupported"
     assert "causal" in reply.text

@@ -30,18 +30,18 @@ BY_NAME = {each.name: each for each in IMPLEMENTATIONS}
 
 @pytest.fixture(autouse=True)
 def _own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty cache on disk, and no cached model in this process, for the time of one test."""
+    """An empty cache on disk, and no cached model in this process, for one test."""
     monkeypatch.setenv("ATTENTION_CONFORMANCE_CACHE", str(tmp_path))
     forget(monkeypatch)
 
 
-#: Names of what was exported, or tried to, in order; what came from disk is not among it.
+#: Names of what was exported, or tried, in order; models from disk are not included.
 EXPORTS: list[str] = []
 
 
 @pytest.fixture(autouse=True)
 def _counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exports are remembered."""
+    """Exports are recorded in ``EXPORTS``."""
     original = exporting.export
 
     def export(function: Any, *rest: Any) -> bytes:
@@ -52,7 +52,7 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a new process does not know: which calls are prepared, and their models."""
+    """Forget the prepared calls and their models, as a new process has none."""
     monkeypatch.setattr(calls, "_PREPARED", {})
     monkeypatch.setattr(exported, "_exported", functools.cache(exported._exported.__wrapped__))
 
@@ -69,14 +69,14 @@ def agrees(name: str, sizes: tuple[int, int, int, int, int], **keywords: Any) ->
 
 
 def mask(*shape: int) -> np.ndarray:
-    """A mask with some keys off and one row of keys, the first, without any."""
+    """A mask with some keys off and one fully masked row, the first."""
     found = np.random.default_rng(4).random(shape) > 0.4
     found[..., 0, :] = False
     return found
 
 
 def test_export_with_every_keyword_agrees() -> None:
-    """Arrays are inputs of the graph, plain keywords are constants of it."""
+    """Arrays are inputs of the graph, and plain keywords are its constants."""
     b, sq, sk = 2, 5, 7
     agrees(
         "onnx-export23-torch-eager",
@@ -96,7 +96,7 @@ def test_export_with_every_keyword_agrees() -> None:
 
 @pytest.mark.parametrize("name", ["onnx-export18-torch-eager", "onnx-export23-torch-eager"])
 def test_one_export_serves_every_length(name: str) -> None:
-    """Batch and lengths are open, one of each among them: a model is exported once and run with many."""
+    """Batch and lengths are open, also if one is 1: a model is exported once and run with many sizes."""
     before = len(EXPORTS)
     for b, sq, sk in ((2, 5, 7), (3, 6, 4), (1, 1, 9), (2, 4, 1), (3, 3, 3)):
         agrees(name, (b, 4, 2, sq, sk), mask=mask(b, 4, sq, sk), is_causal=True)
@@ -114,7 +114,7 @@ def test_an_export_agrees_with_the_reference(name: str) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 4, 1, 7), (1, 4, 5, 7), (5, 7)])
 def test_mask_that_repeats_has_an_export_of_its_own(shape: tuple[int, ...]) -> None:
-    """An axis of length 1 that broadcasts is never served by an export with an open axis."""
+    """An axis of length 1 that broadcasts is never served by an export in which it is open."""
     agrees("onnx-export23-torch-eager", (2, 4, 4, 5, 7), mask=mask(2, 4, 5, 7))
     before = len(EXPORTS)
     agrees("onnx-export23-torch-eager", (2, 4, 4, 5, 7), mask=mask(*shape))
@@ -122,7 +122,7 @@ def test_mask_that_repeats_has_an_export_of_its_own(shape: tuple[int, ...]) -> N
 
 
 def test_function_that_takes_some_lengths_only_is_not_exported_with_open_ones() -> None:
-    """What was traced with one length is not what a function does with another."""
+    """A trace at one length is not what the function does at another length."""
     from attention_conformance.impls.onnx.exporting import export
     from attention_conformance.impls.torch import eager
 
@@ -136,7 +136,7 @@ def test_function_that_takes_some_lengths_only_is_not_exported_with_open_ones() 
 
 
 def test_function_that_takes_some_lengths_only_is_exported_for_each() -> None:
-    """Where open lengths cannot be, which is tried once, every call has a model of its own."""
+    """Open lengths are tried once; where they fail, every length has its own model."""
     (implementation,) = (each for each in IMPLEMENTATIONS if each.name == "onnx-export18-torch-eager")
     target = "attention_conformance.impls.tests.exported_call:branching"
     other = dataclasses.replace(implementation, target=target, deferred="")
@@ -151,20 +151,20 @@ def test_function_that_takes_some_lengths_only_is_exported_for_each() -> None:
 
 
 def refused(name: str, **keywords: Any) -> Reply:
-    """What an export says of a call that it cannot make."""
+    """The reply to a call whose export fails."""
     q, k, v = (np.zeros((1, 2, n, 8), np.float32) for n in (3, 5, 5))
     reply = call(BY_NAME[name], Request.qkv("cpu", q, k, v, keywords))
     assert reply.status != "returned"
     return reply
 
 
-#: A call whose export raises, and one that torch's function does not take either.
+#: A call whose export raises, and one that torch's function refuses too.
 UNTRACEABLE, UNSUPPORTED = {"is_causal": True, "causal_offset": 2}, {"is_causal": True, "mask": np.ones((3, 5), bool)}
 
 
 @pytest.mark.parametrize(("keywords", "status"), [(UNTRACEABLE, "raised"), (UNSUPPORTED, "unsupported")])
 def test_a_failure_is_kept(monkeypatch: pytest.MonkeyPatch, keywords: dict[str, Any], status: str) -> None:
-    """In this process and on disk: the same reply, and no second try."""
+    """A failure is kept in this process and on disk: the same reply, and no second try."""
     first = refused("onnx-export18-torch-sdpa", **keywords)
     assert first.status == status
     before = len(EXPORTS)
@@ -176,7 +176,7 @@ def test_a_failure_is_kept(monkeypatch: pytest.MonkeyPatch, keywords: dict[str, 
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError("disk"), RuntimeError("[enforce] can't allocate memory")])
 def test_what_the_machine_lacked_is_tried_again(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """It says nothing of the model."""
+    """Such an error says nothing about the model."""
     from attention_conformance.impls.onnx import exporting
 
     def failing(*_: object) -> bytes:
@@ -189,7 +189,7 @@ def test_what_the_machine_lacked_is_tried_again(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_broken_record_of_a_failure_is_no_failure(tmp_path: Path) -> None:
-    """What cannot be read is tried again."""
+    """An unreadable record is tried again."""
     exported.keep("one", exported.NotExported("TypeError", "text", unsupported=False))
     assert exported.cached("one") == exported.NotExported("TypeError", "text", unsupported=False)
     (file,) = tmp_path.rglob("one.json")
@@ -198,7 +198,7 @@ def test_a_broken_record_of_a_failure_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_tables_change_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables that are made once give the very model that regenerated tables give."""
+    """Tables that are made once give the same model as regenerated tables."""
     from attention_conformance.impls.onnx import exporting
     from attention_conformance.impls.torch import eager, sdpa
 
@@ -216,7 +216,7 @@ def test_tables_change_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_operators_are_as_before_after_an_export() -> None:
-    """Kernels that an export gives to torch's operators, and its rules for tensors without values, do not stay."""
+    """Kernels that an export installs in torch's operators, and its rules for tensors without values, are removed."""
     import torch
     from torch._subclasses.fake_impls import op_implementations_dict
 
@@ -236,7 +236,7 @@ def test_operators_are_as_before_after_an_export() -> None:
 
 
 def test_installed_kernels_are_gone_after_an_error() -> None:
-    """What the memory installs is removed where the export raises as well."""
+    """Installed kernels are also removed if the export raises."""
     from contextlib import contextmanager
 
     from attention_conformance.impls.onnx import exporting
@@ -275,7 +275,7 @@ def test_an_export_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_second_process_finds_the_model_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an empty memory and the same disk, nothing is exported."""
+    """With an empty memory and the same disk nothing is exported."""
     agrees("onnx-export18-torch-sdpa", (2, 2, 2, 5, 7))
     before = len(EXPORTS)
     forget(monkeypatch)
@@ -284,13 +284,13 @@ def test_second_process_finds_the_model_on_disk(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_log_works_after_an_export() -> None:
-    """The exporter's messages are kept from the log, nobody else's."""
+    """The exporter silences only its own log messages."""
     agrees("onnx-export18-torch-sdpa", (2, 2, 2, 5, 7), scale=0.4)
     assert logging.root.manager.disable == logging.NOTSET
 
 
 def test_refusal_of_the_exporter_is_unsupported() -> None:
-    """is_causal together with a mask is what torch.onnx.export does not translate."""
+    """torch.onnx.export does not translate is_causal together with a mask."""
     q = np.zeros((2, 2, 5, 8), np.float32)
     reply = call(
         BY_NAME["onnx-export23-torch-sdpa"],
@@ -317,7 +317,7 @@ def test_mismatched_lengths_are_refused() -> None:
     ],
 )
 def test_shapes_fit_a_declaration(declared: list[list[Any]], shape: list[tuple[int, ...]], fit: bool) -> None:
-    """A symbol is one length wherever it stands; formulas are not solved."""
+    """A symbol is the same length everywhere; formulas are not solved."""
     assert exported.fits([SimpleNamespace(shape=each) for each in declared], shape) is fit
 
 
@@ -331,12 +331,12 @@ def test_shapes_fit_a_declaration(declared: list[list[Any]], shape: list[tuple[i
     ],
 )
 def test_code_is_what_a_source_does(other: str, same: bool) -> None:
-    """Comments and docstrings are no part of a model's key, every other change is."""
+    """Comments and docstrings are not part of a model's key; every other change is."""
     assert (exported.code("def f(x):\n    return x + 1\n") == exported.code(other)) is same
 
 
 def test_torch_is_not_imported_where_models_are_on_disk() -> None:
-    """Another process finds the model, and needs a second less."""
+    """A process that finds the model on disk does not import torch, which saves a second."""
     name = "onnx-export18-torch-sdpa"
     agrees(name, (2, 2, 2, 5, 7))
     worker = Worker()

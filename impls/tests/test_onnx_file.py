@@ -26,18 +26,18 @@ Build = Callable[..., str]
 
 @pytest.fixture
 def build(tmp_path: Path) -> Build:
-    """Writes a model, and gives its path."""
+    """A function that writes a model, and returns its path."""
     return functools.partial(model_files.write, tmp_path / "model.onnx")
 
 
 def test_inputs_are_arguments_by_their_names(build: Build) -> None:
-    """A model with q, k, v and output needs nothing said, and gives what it computes."""
+    """A model with q, k, v and output needs no declaration, and gives what it computes."""
     q, k, v = qkv()
     assert_within(ask(build()).results, q, k, v, {})
 
 
 def test_names_are_said_behind_a_colon(build: Build) -> None:
-    """The model's names stand on the left and ours on the right; a single output needs none."""
+    """The model's names are on the left and ours on the right; a single output needs none."""
     q, k, v = qkv()
     text = f"{build(names=('query', 'key', 'value', 'attn/out:0'))}:query=q,key=k,value=v"
     assert_within(ask(text).results, q, k, v, {})
@@ -45,7 +45,7 @@ def test_names_are_said_behind_a_colon(build: Build) -> None:
 
 
 def test_exchanged_names_are_wrong(build: Build) -> None:
-    """What is said decides: k and v exchanged give another result."""
+    """The names decide: exchanging k and v gives another result."""
     q, k, v = qkv()
     text = f"{build(names=('a', 'b', 'c', 'd'))}:a=q,c=k,b=v"
     with pytest.raises(AssertionError):
@@ -53,7 +53,7 @@ def test_exchanged_names_are_wrong(build: Build) -> None:
 
 
 def test_outputs_are_results(build: Build) -> None:
-    """An output of weights makes return_weights a keyword; without an output a call that asks is unsupported."""
+    """An output of weights makes return_weights a keyword; a call that requests a missing output is unsupported."""
     q, k, v = qkv()
     text = build(outputs=("weights",))
     assert keywords(text) == {"return_weights"}
@@ -65,7 +65,7 @@ def test_outputs_are_results(build: Build) -> None:
     ("kind", "extra"), [(types.BOOL, model_files.MASKED), (types.INT64, model_files.MASKED_BY_INTEGERS)]
 )
 def test_a_mask_is_given_in_the_declared_type_and_rank(build: Build, kind: int, extra: Any) -> None:
-    """Also as integers, with axes of length 1 in front; and all True in a call without a mask."""
+    """A mask may also be integers, with leading axes of length 1; a call without a mask gets one that is all True."""
     q, k, v = qkv()
     text = build([("mask", kind, (None,) * 4)], extra=extra)
     assert keywords(text) == {"mask"}
@@ -75,7 +75,7 @@ def test_a_mask_is_given_in_the_declared_type_and_rank(build: Build, kind: int, 
 
 
 def test_a_bias_that_is_not_given_is_zero(build: Build) -> None:
-    """An input is there in every call."""
+    """A bias input gets zeros in a call without a bias."""
     q, k, v = qkv()
     text = build([("bias", types.FLOAT, (None, 1, None, None))], extra=model_files.BIASED)
     bias = np.random.default_rng(1).standard_normal((2, 1, 3, 5)).astype(np.float32)
@@ -84,7 +84,7 @@ def test_a_bias_that_is_not_given_is_zero(build: Build) -> None:
 
 
 def test_an_option_may_be_an_input(build: Build) -> None:
-    """A scale as an input is the case's, or the default."""
+    """A scale as an input gets the case's scale, or the default."""
     q, k, v = qkv()
     text = build([("scale", types.FLOAT, ())], scale=None)
     assert keywords(text) == {"scale"}
@@ -93,13 +93,13 @@ def test_an_option_may_be_an_input(build: Build) -> None:
 
 
 def test_what_has_no_neutral_value_is_unsupported_where_it_is_not_given(build: Build) -> None:
-    """Sinks change every result, so no value stands for their absence."""
+    """Sinks change every result, so no value represents their absence."""
     text = f"{build([('x', types.FLOAT, (None,) * 4)], extra=[helper.make_node('Add', ['s0', 'x'], ['s1'])])}:x=sinks"
     assert ask(text).text == "NotImplementedError: the model takes sinks in every call"
 
 
 def test_a_constant_restricts_to_its_cases(build: Build) -> None:
-    """A scale that is stated is the only one that is judged, the default where it is the same number."""
+    """Only a declared scale is judged, and the default where it is the same number."""
     text = f"{build(scale=0.3)}:scale=0.3"
     q, k, v = qkv()
     assert keywords(text) == {"scale"}
@@ -110,7 +110,7 @@ def test_a_constant_restricts_to_its_cases(build: Build) -> None:
 
 
 def test_a_constant_that_the_graph_does_not_hold_fails(build: Build, tmp_path: Path) -> None:
-    """Stating is_causal of a model that is not causal passes nothing: the causal cases fail."""
+    """Declaring is_causal of a model that is not causal makes the causal cases fail."""
     build(scale=8**-0.5)
     done = judge(tmp_path, "--impl", "model.onnx:is_causal=True", "--case", "causal-square", "--case", "plain")
     assert done.returncode == 1
@@ -119,7 +119,7 @@ def test_a_constant_that_the_graph_does_not_hold_fails(build: Build, tmp_path: P
 
 
 def test_a_model_with_a_wrong_scale_fails_with_its_diagnosis(build: Build, tmp_path: Path) -> None:
-    """As any other implementation."""
+    """A model is diagnosed like any other implementation."""
     build(scale=1 / 8)
     done = judge(tmp_path, "--impl", "model.onnx", "--case", "plain*")
     assert done.returncode == 1
@@ -127,7 +127,7 @@ def test_a_model_with_a_wrong_scale_fails_with_its_diagnosis(build: Build, tmp_p
 
 
 def test_a_fixed_shape_that_does_not_fit_is_unsupported(build: Build) -> None:
-    """With both shapes in the reason; where it fits, the model runs."""
+    """The reason has both shapes; where the shape fits, the model runs."""
     text = build(shape=(2, 2, 3, "width"))
     q, k, v = qkv(keys=3)
     assert_within(ask(text, (q, k, v)).results, q, k, v, {})
@@ -147,7 +147,7 @@ def test_a_fixed_shape_that_does_not_fit_is_unsupported(build: Build) -> None:
     ],
 )
 def test_what_does_not_go_together_is_refused_by_a_model_of_fixed_shape(build: Build, wrong: dict[str, Any]) -> None:
-    """By ONNX Runtime, so that an invalid call has an error; another size that goes together is unsupported."""
+    """ONNX Runtime refuses them, so an invalid call raises; another valid size is unsupported."""
     text = build(shape=(2, 2, 3, 4))
     arrays = [np.ones(wrong.get(name, (2, 2, 3, 4)), np.float32) for name in "qkv"]
     reply = ask(text, tuple(arrays))
@@ -156,19 +156,19 @@ def test_what_does_not_go_together_is_refused_by_a_model_of_fixed_shape(build: B
 
 
 def test_another_rank_or_dtype_is_the_models_to_refuse(build: Build) -> None:
-    """What ONNX Runtime raises is an error, and right for an invalid input."""
+    """ONNX Runtime's exception is an error, and the right answer to an invalid input."""
     q, k, v = qkv()
     assert ask(build(), (q[0], k, v)).status == "raised"
     assert ask(build(), (q, k.astype(np.float64), v)).status == "raised"
 
 
 def test_the_declared_type_is_the_dtype(build: Build) -> None:
-    """Nothing else is judged."""
+    """No other dtype is judged."""
     assert implementation(build()).dtypes == ("float32",)
 
 
 def test_the_layout_is_kept_both_ways(tmp_path: Path) -> None:
-    """A model with the axes (B, S, H, D) is given them, and its output is turned back."""
+    """A model with the axes (B, S, H, D) is given them, and its output is transposed back."""
     axes = {"perm": [0, 2, 1, 3]}
     turned = [helper.make_node("Transpose", [name], [f"{name}t"], **axes) for name in "qkv"]
     nodes = [
@@ -183,11 +183,11 @@ def test_the_layout_is_kept_both_ways(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "model.onnx")
     q, k, v = qkv()
     assert_within(ask(f"{tmp_path / 'model.onnx'}:layout=BSHD").results, q, k, v, {})
-    assert ask(str(tmp_path / "model.onnx")).status == "raised"  # two heads are taken for two rows
+    assert ask(str(tmp_path / "model.onnx")).status == "raised"  # two heads are mistaken for two rows
 
 
 def test_layout_profile_and_operator_are_said(build: Build) -> None:
-    """Behind the same colon."""
+    """All three are declared after the same colon."""
     found = implementation(f"{build()}:layout=BSHD,profile=storage,operator=sdpa")
     assert (found.layout.value, found.profile("float32").value, found.operator) == ("BSHD", "storage", "sdpa")
 
@@ -210,7 +210,7 @@ def test_layout_profile_and_operator_are_said(build: Build) -> None:
     ],
 )
 def test_what_is_said_wrongly_is_refused(build: Build, said: str, message: str) -> None:
-    """In one sentence with the model's own names, and the nearest one."""
+    """A wrong declaration is refused in one sentence with the model's own names, and the nearest one."""
     path = build(names=("query", "key", "v", "out"))
     with pytest.raises(ImplementationError, match=message) as caught:
         implementation(f"{path}:{said}")
@@ -218,7 +218,7 @@ def test_what_is_said_wrongly_is_refused(build: Build, said: str, message: str) 
 
 
 def test_an_input_that_is_none_of_ours_is_refused(build: Build) -> None:
-    """It has to be said what it is."""
+    """An unknown input must be declared."""
     path = build(
         [("attn_bias", types.FLOAT, (None,) * 4)], extra=[helper.make_node("Add", ["s0", "attn_bias"], ["s1"])]
     )
@@ -227,7 +227,7 @@ def test_an_input_that_is_none_of_ours_is_refused(build: Build) -> None:
 
 
 def test_a_mask_of_numbers_is_a_bias(build: Build) -> None:
-    """An additive mask is refused under the name of mask, with what it is here."""
+    """An additive input called mask is refused, with the hint that it is our bias."""
     path = build([("mask", types.FLOAT, (None,) * 4)], extra=[helper.make_node("Add", ["s0", "mask"], ["s1"])])
     with pytest.raises(ImplementationError, match="added to the scores are our bias"):
         implementation(path)
@@ -245,14 +245,14 @@ def test_inputs_of_unequal_types_are_refused(build: Build) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"not a model", b"\x08\x0a"])
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path, content: bytes) -> None:
-    """Whatever its name ends with."""
+    """A file that is no model is refused whatever its suffix."""
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(ImplementationError, match=r"model\.onnx is not an ONNX file"):
         implementation(str(tmp_path / "model.onnx"))
 
 
 def test_an_operator_that_nobody_has_is_refused(build: Build) -> None:
-    """With what ONNX Runtime says."""
+    """The refusal has ONNX Runtime's message."""
     path = build(extra=[helper.make_node("Softmin", ["s0"], ["s1"])])
     with pytest.raises(ImplementationError, match=r"ONNX Runtime does not open model\.onnx: .*Softmin"):
         implementation(path)
@@ -260,7 +260,7 @@ def test_an_operator_that_nobody_has_is_refused(build: Build) -> None:
 
 @pytest.mark.parametrize(("place", "inside"), [("scale.bin", True), ("../scale.bin", False)])
 def test_data_outside_the_models_folder_is_not_read(tmp_path: Path, build: Build, place: str, inside: bool) -> None:
-    """Data beside the model is."""
+    """Data outside the model's folder is refused; data next to the model is read."""
     model = onnx.load(build())
     (scale,) = (each for each in model.graph.initializer if each.name == "scale")
     scale.raw_data = b""
@@ -281,7 +281,7 @@ def test_data_outside_the_models_folder_is_not_read(tmp_path: Path, build: Build
 
 
 def test_what_every_call_gives_has_to_be_said_or_an_input(build: Build) -> None:
-    """A layer has a number of heads, which a graph may hold as a constant."""
+    """A layer needs a number of heads, which a graph may hold as a constant."""
     path = build(names=("x_q", "w_k", "w_q", "output"), inputs=[("w_v", types.FLOAT, (None,) * 4)])
     with pytest.raises(ImplementationError, match=r"has no input for heads; .* as in model\.onnx:heads=…"):
         implementation(f"{path}:operator=mha")

@@ -1,4 +1,4 @@
-"""The multi-head layer with ONNX Runtime's own operators: what each computes, and what each says it cannot express."""
+"""The multi-head layer with ONNX Runtime's own operators: what each computes, and what each cannot express."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from attention_conformance.impls.tests.layer_problems import (
 
 pytestmark = pytest.mark.slow
 
-#: What neither operator does: weights, a mask that differs between heads or repeats rows, causal rows with Sq ≠ Sk.
+#: Unsupported by both operators: weights, a mask that differs between heads or repeats rows, causal rows with Sq ≠ Sk.
 BEYOND = {"mask", "mask-rows", "causal-cross"} | {
     name for name, problem in PROBLEMS.items() if "return_weights" in problem
 }
 MULTI_HEAD = sorted(PROBLEMS.keys() - BEYOND)
-#: And Attention has one input, and one bias for all three projections, without which it crashes.
+#: Attention also has only one input, and one bias for all three projections, without which it crashes.
 PACKED = [name for name in MULTI_HEAD if not PROBLEMS[name].get("cross") and "parts" not in PROBLEMS[name]]
 
 
@@ -46,14 +46,14 @@ def implementation(builder: str) -> Implementation:
 
 
 def reply(builder: str, arrays: Mapping[str, np.ndarray], options: Mapping[str, Any]) -> calls.Reply:
-    """What an operator answers on the CPU."""
+    """The reply of an operator on the CPU."""
     given = {name: arrays[name] for name in MHA.arguments}
     keywords = {name: array for name, array in arrays.items() if name not in given} | dict(options)
     return calls.call(implementation(builder), calls.Request("cpu", given, keywords))
 
 
 def check(builder: str, name: str, dtype: str) -> None:
-    """The operator is right on a problem, computed in float32, and leaves its inputs alone."""
+    """Assert that the operator is right on a problem, computed in float32, and leaves its inputs unchanged."""
     arrays, options = problem(name, dtype)
     answer = reply(builder, arrays, options)
     assert (answer.status, answer.modified) == ("returned", ()), answer.text
@@ -87,13 +87,13 @@ def test_four_words(name: str) -> None:
 @pytest.mark.parametrize("builder", ["multi_head", "packed"])
 @pytest.mark.parametrize("name", ["mask", "mask-rows"])
 def test_other_masks_are_unsupported(name: str, builder: str) -> None:
-    """A mask that differs between heads or repeats batches has no input."""
+    """There is no input for a mask that differs between heads or repeats batches."""
     assert reply(builder, *problem(name, "float32")).status == "unsupported"
 
 
 @pytest.mark.parametrize("builder", ["multi_head", "packed"])
 def test_mask_beside_lengths_is_unsupported(builder: str) -> None:
-    """There is one input for masks and lengths."""
+    """Masks and lengths share one input."""
     arrays, options = problem("mask-padding", "float32")
     answer = reply(builder, arrays | {"kv_lengths": np.array([5, 2])}, options)
     assert (answer.status, "lengths" in answer.text) == ("unsupported", True)
@@ -112,7 +112,7 @@ def test_heads_that_do_not_divide_are_refused(builder: str) -> None:
 
 
 def test_absent_biases_are_not_put_in() -> None:
-    """Attention without biases is given none, though ONNX Runtime crashes on it: an adapter does not repair."""
+    """Attention without biases gets none, though ONNX Runtime then crashes: an adapter does not repair."""
     from attention_conformance.impls.onnx.graph import Input
     from attention_conformance.impls.onnx.layer import packed
 
@@ -125,7 +125,7 @@ def test_absent_biases_are_not_put_in() -> None:
 @pytest.mark.parametrize("builder", ["multi_head", "packed"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_scale_by_model_width_is_rejected(dtype: str, builder: str) -> None:
-    """The comparison used here finds 1/√(model width) in place of 1/√(head width)."""
+    """The comparison used here detects 1/√(model width) instead of 1/√(head width)."""
     arrays, options = problem("plain", dtype)
     answer = reply(builder, arrays, options | {"scale": 8**-0.5})
     with pytest.raises(AssertionError, match="times the limit"):
@@ -133,6 +133,6 @@ def test_scale_by_model_width_is_rejected(dtype: str, builder: str) -> None:
 
 
 def test_a_wrong_operator_is_caught() -> None:
-    """The comparison used here can fail: causal rows of MultiHeadAttention with Sq ≠ Sk are aligned elsewhere."""
+    """The comparison used here can fail: MultiHeadAttention aligns causal rows with Sq ≠ Sk differently."""
     with pytest.raises(AssertionError, match="times the limit"):
         check("multi_head", "causal-cross", "float32")

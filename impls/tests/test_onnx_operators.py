@@ -1,4 +1,4 @@
-"""The ONNX operators: what each computes, and what each says it cannot express."""
+"""The ONNX operators: what each computes, and what each cannot express."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STANDARD = (
     "softmax-one-hot", "softmax-shift-plus-625", "weights", "memory-transposed-mask",
 )  # fmt: skip
 
-#: What has no mask per head, and takes every query to be before or at its key only if the lengths are equal.
+#: Cases of the contrib operator, which has no mask per head, and aligns causal rows as we do only for equal lengths.
 CONTRIB = ("plain-square", "scale-given", "causal-square")
 
 AGREEING = {
@@ -43,14 +43,14 @@ AGREEING = {
 
 
 def reply(implementation: Implementation, name: str, dtype: str = "float32") -> calls.Reply:
-    """What an implementation answers to a case."""
+    """The reply of an implementation to a case."""
     case = all_cases()[name]
     x = case.inputs(dtype)
     return calls.call(implementation, calls.Request.qkv("cpu", x.q, x.k, x.v, dict(x.keywords), case.memory))
 
 
 def wrong(implementation: Implementation, name: str, dtype: str = "float32") -> list[str]:
-    """The results of a case that are outside their bounds; all of them if there are none."""
+    """The results of a case that are outside their bounds; all of them if nothing is returned."""
     case, answer = all_cases()[name], reply(implementation, name, dtype)
     if answer.status != "returned":
         return [answer.text]
@@ -61,7 +61,7 @@ def wrong(implementation: Implementation, name: str, dtype: str = "float32") -> 
 
 @pytest.mark.parametrize("name", AGREEING)
 def test_agrees_with_the_reference(name: str) -> None:
-    """In float32 every operator is within its bounds on the inputs that it takes."""
+    """In float32 every operator is within its bounds on the inputs that it supports."""
     found = {case: wrong(BY_NAME[name], case) for case in AGREEING[name]}
     assert {case: what for case, what in found.items() if what} == {}
 
@@ -102,7 +102,7 @@ def test_a_wrong_operator_is_caught() -> None:
 
 
 def test_a_run_that_fails_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    """What ONNX Runtime says of a run that fails is in the exception, and not in the terminal as well."""
+    """ONNX Runtime's message about a failing run is in the exception, and not printed as well."""
     model = helper.make_model(
         helper.make_graph(
             [helper.make_node("MatMul", ["a", "b"], ["c"])],

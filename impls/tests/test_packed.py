@@ -1,4 +1,4 @@
-"""Signatures of packed attention: a function is recognised by the names of its parameters, and nothing is repaired."""
+"""Signatures of packed attention: a function is recognised by its parameters' names, and nothing is repaired."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def flash(
     softcap: float = 0.0,
     return_attn_probs: bool = False,
 ) -> Any:
-    """The parameters of flash-attention; what it was given, and with ``return_attn_probs`` two results more."""
+    """The parameters of flash-attention; returns what it was given, and two more results with ``return_attn_probs``."""
     given = {name: value for name, value in locals().items() if len(name) > 1}
     return (given, "lse", "probabilities") if return_attn_probs else given
 
 
 def test_the_signature_of_flash_attention_is_recognised() -> None:
-    """Its operator, and the keywords that it takes under other names."""
+    """The operator is varlen, and keywords are recognised under other names."""
     form = packed_form(flash)
     assert operator_of(form, SDPA.name) is VARLEN
     expected = {"is_causal", "window", "scale", "softcap", "max_seqlen_q", "max_seqlen_k", "return_lse"}
@@ -42,7 +42,7 @@ def test_the_signature_of_flash_attention_is_recognised() -> None:
 
 
 def test_names_and_open_sides_are_translated() -> None:
-    """None is −1 on the side of a window."""
+    """A None in a window becomes −1."""
     given = packed_form(flash)(
         1, 2, 3, 4, 5, is_causal=True, window=(2, None), scale=0.5, max_seqlen_q=7, max_seqlen_k=9
     )
@@ -51,7 +51,7 @@ def test_names_and_open_sides_are_translated() -> None:
 
 
 def test_the_lse_is_the_second_of_three_results() -> None:
-    """Flash-attention returns probabilities behind it, which nobody asked for."""
+    """Flash-attention returns probabilities as a third result, which is dropped."""
     assert packed_form(flash)(1, 2, 3, 4, 5, max_seqlen_q=1, max_seqlen_k=1, return_lse=True)[1:] == ("lse",)
 
 
@@ -64,11 +64,11 @@ def test_the_names_of_pytorch_are_known() -> None:
         return query, cu_seq_k, max_k, is_causal
 
     found = packed_form(varlen_attn)(1, 2, 3, 4, 5, max_seqlen_q=7, max_seqlen_k=9, is_causal=True)
-    assert found == (1, 5)  # the first two results, as of any function that returns more
+    assert found == (1, 5)  # the first two results, as for any function that returns more
 
 
 def test_a_bias_by_sequence_has_two_names() -> None:
-    """Of packed sequences alone: a paged function that has one is not asked for it."""
+    """Only packed functions have a bias by sequence: a paged function with a bias is not tested with one."""
 
     def varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, *, rab: Any = None) -> Any:
         return [rab]
@@ -84,7 +84,7 @@ def test_a_bias_by_sequence_has_two_names() -> None:
 
 
 def test_maxima_go_to_whoever_takes_them() -> None:
-    """A function without them is called without."""
+    """A function without parameters for the maxima is called without them."""
 
     def varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, *, is_causal: bool = False) -> Any:
         return [is_causal]
@@ -109,7 +109,7 @@ def paged_with_descales(
 
 @pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
 def test_scales_for_heads_become_descales(framework: str) -> None:
-    """(1, 1, Hkv, 1) and (1, 1, 1, 1) as (N, Hkv)."""
+    """Scales (1, 1, Hkv, 1) and (1, 1, 1, 1) become (N, Hkv)."""
     module = pytest.importorskip("jax.numpy" if framework == "jax" else framework)
     array = getattr(module, "as_tensor", None) or module.asarray
     cache, lengths = array(np.zeros((5, 4, 2, 8))), array(np.array([3, 4, 5]))
@@ -121,14 +121,14 @@ def test_scales_for_heads_become_descales(framework: str) -> None:
 
 
 def test_descales_cannot_say_a_scale_for_each_token() -> None:
-    """Which is a refusal, and no error of the kernel."""
+    """Scales for each token are refused; this is no error of the kernel."""
     cache, scale = np.zeros((5, 4, 2, 8)), np.ones((5, 4, 1, 1))
     with pytest.raises(NotImplementedError, match=r"one scale per head, these are \(5, 4, 1, 1\)"):
         packed_form(paged_with_descales)(None, cache, cache, None, None, np.array([3]), k_scale=scale, v_scale=scale)
 
 
 def test_attributes_of_the_function_stay() -> None:
-    """Widths that it declares are those of its form."""
+    """Widths that the function declares are kept."""
 
     def varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) -> Any: ...
 
@@ -137,7 +137,7 @@ def test_attributes_of_the_function_stay() -> None:
 
 
 def test_other_functions_are_given_back() -> None:
-    """Of sdpa, of another operator that it names itself, and what has no signature."""
+    """An sdpa function, one that names its operator itself, and an object without a signature stay unchanged."""
 
     def attention(q: Any, k: Any, v: Any, *, is_causal: bool = False) -> Any: ...
 
@@ -149,7 +149,7 @@ def test_other_functions_are_given_back() -> None:
 
 
 def test_a_window_under_its_own_name_is_not_touched() -> None:
-    """Only ``window_size`` is written with −1."""
+    """Only ``window_size`` gets −1."""
 
     def varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, *, window: Any = None) -> Any:
         return [window]
@@ -159,7 +159,7 @@ def test_a_window_under_its_own_name_is_not_touched() -> None:
 
 
 def test_the_signature_of_a_paged_kernel_is_recognised() -> None:
-    """vLLM's: one function for both, of varlen unless it says otherwise; and one that has a table alone."""
+    """The kernel of vLLM is for both, and of varlen unless declared otherwise; others may have only a table."""
 
     def both(
         q: Any,
@@ -196,7 +196,7 @@ def with_kvcache(
     block_table: Any = None,
     return_softmax_lse: bool = False,
 ) -> Any:
-    """The layout of flash-attention 2: equally many queries each; it writes into the cache, and adds lengths."""
+    """Flash-attention 2's layout: equally many queries per sequence; it writes into the cache, and adds lengths."""
     if k is not None:
         k_cache[:] = 0 * k_cache
     output = q + 0 * q + cache_seqlens[:, None, None, None]
@@ -206,7 +206,7 @@ def with_kvcache(
 @pytest.mark.slow(2)
 @pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
 def test_sequences_of_as_many_queries_are_one_call(framework: str) -> None:
-    """A function without boundaries is called once for each number of queries, and rows come back where they were."""
+    """A function without boundaries is called once for each number of queries, and rows return to their places."""
     module = pytest.importorskip("jax.numpy" if framework == "jax" else framework)
     array = getattr(module, "as_tensor", None) or module.asarray
     q = np.arange(6 * 2 * 3, dtype=np.float32).reshape(6, 2, 3)
@@ -219,7 +219,7 @@ def test_sequences_of_as_many_queries_are_one_call(framework: str) -> None:
 
 
 def test_offsets_of_sequences_are_shared_out_with_them() -> None:
-    """A function that is called for some of the sequences is given the offsets of these, and one for all as it is."""
+    """A call for some of the sequences gets their offsets; a single offset is passed unchanged."""
     given: list[Any] = []
 
     def paged(q: Any, k_cache: Any, v_cache: Any, block_table: Any, kv_lengths: Any, causal_offset: Any = None) -> Any:
@@ -235,7 +235,7 @@ def test_offsets_of_sequences_are_shared_out_with_them() -> None:
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 def test_new_keys_do_not_reach_the_cache_of_the_call(framework: str) -> None:
-    """What is written in place is a copy, and lengths are those before."""
+    """The function writes into a copy of the cache, and gets the lengths without the new keys."""
     module = pytest.importorskip(framework)
     array = getattr(module, "as_tensor", None) or module.asarray
     q, new = np.zeros((4, 2, 3), np.float32), np.ones((4, 2, 3), np.float32)
@@ -252,7 +252,7 @@ def test_new_keys_do_not_reach_the_cache_of_the_call(framework: str) -> None:
     [("HND", ["phs"]), ("interleaved", ["p2sh"]), ("interleaved-HND", ["p2hs"]), ("stacked", ["2psh"])],
 )
 def test_a_cache_comes_in_the_layout_that_is_declared(framework: str, layout: str, axes: list[str]) -> None:
-    """Its axes, its numbers in them, and its memory in their order."""
+    """The cache has the declared axes, its elements in their places, and its memory in that order."""
     module = pytest.importorskip("jax.numpy" if framework == "jax" else framework)
     array = getattr(module, "as_tensor", None) or module.asarray
 
@@ -274,7 +274,7 @@ def test_a_cache_comes_in_the_layout_that_is_declared(framework: str, layout: st
 
 
 def test_a_layout_that_is_none_is_refused() -> None:
-    """By its name, and one cache for both where values are wider."""
+    """An unknown layout is refused by its name; one cache for both is refused where values are wider."""
 
     def paged(q: Any, kv_cache: Any, cu_seqlens_q: Any, block_table: Any, kv_lengths: Any) -> Any: ...
 
@@ -288,7 +288,7 @@ def test_a_layout_that_is_none_is_refused() -> None:
 
 
 def test_a_parameter_that_nothing_is_known_of_is_named() -> None:
-    """It has no default, and the operator has nothing of its name."""
+    """The refusal names a parameter without a default for which the operator has nothing."""
 
     def varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, workspace: Any) -> Any: ...
 

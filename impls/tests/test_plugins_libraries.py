@@ -1,4 +1,4 @@
-"""PLUGINS.md, Three libraries: functions of packages that the project does not depend on do what is written there."""
+"""PLUGINS.md, Three libraries: the examples of packages that the project does not depend on work as written there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_there_are_three_with_their_versions() -> None:
 def test_a_library_does_what_the_page_says(
     versions: tuple[str, str, str, str], example: Example, tmp_path: Path
 ) -> None:
-    """The numbers of passed and failed cases and what explains them, for the versions that they were measured with."""
+    """Passed and failed cases and their explanations are as printed, for the versions that they were measured with."""
     for package, measured in (versions[:2], versions[2:]):
         try:
             found = importlib.metadata.version(package).partition("+")[0]
@@ -43,6 +43,6 @@ def test_a_library_does_what_the_page_says(
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[each[0] for each in VERSIONS])
 def test_a_library_is_plugged_in_with_few_lines(example: Example) -> None:
-    """Fewer than 15 lines, without blank ones and comments."""
+    """An example has fewer than 15 lines, without blank lines and comments."""
     for text in example.files.values():
         assert len(lines(text)) < 15

@@ -1,4 +1,4 @@
-"""Worker processes: what a job does to its process is an answer, and the next job finds a fresh one."""
+"""Worker processes: the effect of a job on its process is an answer, and the next job finds a fresh process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_job_returns_its_result(worker: Worker) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the system does not count it")
 def test_waiting_for_a_core_is_counted() -> None:
-    """Of two processes that want one core each waits for about half of the time; one that sleeps waits for none."""
+    """Two processes that share a core each wait for about half of the time; a process that sleeps does not wait."""
     lines = (
         "import os, time",
         "from attention_conformance.impls.process.pool import core_wait_seconds",
@@ -61,7 +61,7 @@ def test_waiting_for_a_core_is_counted() -> None:
     )
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
     slept, mine, others = map(float, done.stdout.split())
-    assert slept < 0.5  # of a second, which it would be if sleeping counted; a busy machine may take its time to wake
+    assert slept < 0.5  # of a second, as it would be if sleeping counted; a busy machine may wake up slowly
     assert mine > 0.05
     assert others > 0.05
 
@@ -74,7 +74,7 @@ def test_a_job_raises_its_exception(worker: Worker) -> None:
 
 
 def test_an_abort_is_a_crash_with_its_signal(worker: Worker) -> None:
-    """A worker that aborts is reported by its signal, with its last words."""
+    """A worker that aborts is reported by its signal, with its last output."""
     with pytest.raises(Crashed, match="SIGABRT") as caught:
         worker.call("os:abort")
     assert "Aborted" in caught.value.stderr
@@ -87,7 +87,7 @@ def test_an_exit_is_a_crash_with_its_code(worker: Worker) -> None:
 
 
 def test_a_hang_times_out(worker: Worker) -> None:
-    """A job that does not answer is killed."""
+    """A job that does not answer in time is killed."""
     with pytest.raises(TimedOut, match=r"within 0\.2 s"):
         worker.call("time:sleep", 60, timeout=0.2)
 
@@ -102,26 +102,26 @@ def test_the_next_job_finds_a_fresh_process(worker: Worker) -> None:
 
 
 def test_the_same_process_serves_many_jobs(worker: Worker) -> None:
-    """Without a crash all jobs run in one process, so that what is prepared once serves many."""
+    """Without a crash all jobs run in one process, so that a prepared call serves many."""
     assert worker.call("os:getpid") == worker.call("os:getpid")
     assert worker.started == 1
 
 
 def test_printing_does_not_disturb_answers(worker: Worker) -> None:
-    """What a job prints is not taken for its answer."""
+    """Printed text is not mistaken for an answer."""
     assert worker.call("builtins:print", "garbage" * 100_000) is None
     assert worker.call("math:sqrt", 4.0) == 2.0
 
 
 def test_an_answer_that_cannot_be_sent_is_an_error(worker: Worker) -> None:
-    """A result that cannot be pickled is a TypeError, and the worker lives on."""
+    """A result that cannot be pickled is a TypeError, and the worker survives."""
     with pytest.raises(TypeError, match="cannot be sent"):
         worker.call("threading:Lock")
     assert worker.call("math:sqrt", 4.0) == 2.0
 
 
 def test_a_worker_may_be_closed_by_two_threads(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Ctrl-C and the thread that waits for an answer do: whoever comes second finds nothing to do."""
+    """Ctrl-C and the thread that waits for an answer may both close it: the second finds nothing to do."""
     worker.call("math:sqrt", 4.0)
     closing: list[int] = []
     found = limits.of_session
@@ -148,7 +148,7 @@ def test_environment_reaches_the_worker() -> None:
 def test_a_worker_leaves_memory_of_a_gpu_to_others(
     said: str | None, wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JAX takes three quarters of it at its start unless it is told not to; what the user has set stays."""
+    """JAX preallocates three quarters of it unless a variable says no; the user's own setting is kept."""
     name = "XLA_PYTHON_CLIENT_PREALLOCATE"
     monkeypatch.delenv(name, raising=False)
     if said is not None:
@@ -159,26 +159,26 @@ def test_a_worker_leaves_memory_of_a_gpu_to_others(
 
 
 def closes_its_connection(seconds: float) -> None:
-    """Close what may be the connection, as daemons do with all that they were started with."""
+    """Close what may be the connection, as daemons close all files that they inherit."""
     os.closerange(3, 1024)
     time.sleep(seconds)
 
 
 @pytest.mark.parametrize("seconds", [0, 1000])
 def test_a_closed_connection_is_told_as_such(worker: Worker, seconds: float) -> None:
-    """And not as a lack of memory, whether the job then ends or not."""
+    """A closed connection is not reported as a lack of memory, whether the job then ends or not."""
     with pytest.raises(Crashed) as caught:
         worker.call("attention_conformance.impls.tests.test_pool:closes_its_connection", seconds)
     assert str(caught.value) == CLOSED
 
 
 def starts_one_of_another_group() -> int:
-    """A program that has left the process group of this one, and not its session."""
+    """Start a program in another process group of this session."""
     return subprocess.Popen(["sleep", "1000"], process_group=0).pid
 
 
 def test_what_left_the_process_group_ends_with_the_worker(worker: Worker) -> None:
-    """It is in the session of the worker."""
+    """The session of the worker counts, not its process group."""
     pid = worker.call("attention_conformance.impls.tests.test_pool:starts_one_of_another_group")
     assert alive(pid)
     worker.close()
@@ -191,7 +191,7 @@ def test_what_left_the_process_group_ends_with_the_worker(worker: Worker) -> Non
 
 
 def test_bytes_that_trickle_in_do_not_put_off_the_timeout(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that has begun in time is waited for a while, and no longer."""
+    """An answer that has begun in time gets a little more time, and no longer."""
     worker.call("math:sqrt", 4.0)
     monkeypatch.setattr(wire, "STALL", 0.2)
     ours, theirs = socket.socketpair()
@@ -220,17 +220,17 @@ class Fake(Worker):
     fresh = False  # type: ignore[assignment]
 
     def move(self, place: int = 0) -> None:
-        """To nowhere."""
+        """Move nowhere, or raise."""
         if not self.moves:
             raise RuntimeError("cannot be moved")
 
     def close(self) -> None:
-        """Remember it."""
+        """Record the call."""
         self.closed.set()
 
 
 def test_a_place_is_free_again_whatever_happens_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next task has it though the last one's process could not be moved off it."""
+    """The next task gets the place even if the last one's process could not be moved off it."""
     monkeypatch.setattr(Pool, "_places", 1)
     ran: list[int] = []
     with pytest.raises(RuntimeError, match="cannot be moved"):
@@ -239,7 +239,7 @@ def test_a_place_is_free_again_whatever_happens_on_it(monkeypatch: pytest.Monkey
 
 
 def test_an_interrupt_ends_what_runs_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits for its place never runs, and the processes of what runs are closed."""
+    """A task that waits for its place never runs, and the processes of running tasks are closed."""
     monkeypatch.setattr(Pool, "_places", 1)
     workers, ran = [Fake() for _ in range(3)], []
 
@@ -262,7 +262,7 @@ def test_in_process_runs_here() -> None:
     assert InProcess().call("os:getpid") == os.getpid()
 
 
-#: The suite's package and its rooms; a user's repository may have packages of these names, and has one of its own.
+#: The suite's package and its rooms; a user's repository may have packages of the same names.
 ROOMS = ("impls", "conformance", "bench", "reports")
 OURS = ("attention_conformance", *(f"attention_conformance.{room}" for room in ROOMS))
 THEIRS = ("attention_conformance", *ROOMS, "theirs")
@@ -270,12 +270,12 @@ THEIRS = ("attention_conformance", *ROOMS, "theirs")
 
 @pytest.fixture(params=[False, True], ids=["working folder", "PYTHONPATH"])
 def repository(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder, and one in PYTHONPATH too, whose packages have the names of the suite's."""
+    """A repository, as the working folder or in PYTHONPATH too, with packages of the suite's names."""
     for name in THEIRS:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("OURS = False\n")
         (tmp_path / name / "contract.py").write_text("raise ImportError('this is the user\\'s')\n")
-    # The names of the rooms are the user's, too: the suite has them inside its package only.
+    # The rooms' names are free for the user's packages: the suite has its rooms only inside its package.
     listed = ", ".join(("theirs", *ROOMS))
     (tmp_path / "kernels.py").write_text(
         f"import {listed}\n\ndef attention(q, k, v):\n    return any(each.OURS for each in ({listed}))\n"
@@ -289,14 +289,14 @@ def repository(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("name", OURS)
 def test_a_user_s_folder_shadows_no_package_of_the_suite(repository: Path, worker: Worker, name: str) -> None:
-    """Neither the working folder, nor PYTHONPATH, nor the folder of a plug-in that was imported before."""
+    """Neither the working folder, nor PYTHONPATH, nor the folder of a plug-in that was imported before shadows one."""
     target = f"{repository / 'kernels.py'}:attention"
     here = list(importlib.import_module(name).__path__)
     assert worker.call("attention_conformance.impls.tests.test_pool:imported", target, str(repository), name) == here
 
 
 def imported(target: str, folder: str, name: str) -> list[str]:
-    """Import a plug-in with what lies beside it; then where a package is found."""
+    """Import a plug-in and the packages next to it; the folders where a package is then found."""
     assert load(target, folder)(0, 0, 0) is False
     assert sys.path[0] == folder
     importlib.import_module("attention_conformance.impls.contract")
@@ -306,7 +306,7 @@ def imported(target: str, folder: str, name: str) -> list[str]:
 def test_modules_of_the_working_folder_and_of_pythonpath_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As module:function; the working folder comes last."""
+    """A module is found as module:function; the working folder is searched last."""
     for folder in ("here", "path"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / f"in_{folder}.py").write_text("def name(): return __name__\n")
@@ -321,7 +321,7 @@ def test_modules_of_the_working_folder_and_of_pythonpath_are_found(
 
 
 def test_a_worker_of_another_checkout_runs_its_packages(tmp_path: Path) -> None:
-    """As the base of a paired comparison does; one that lacks the package says so."""
+    """The base of a paired comparison is such a worker; a checkout without the package is reported."""
     checkout = tmp_path / "checkout"
     for name in ("api", "impls"):
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("tests", "__pycache__"))
@@ -340,7 +340,7 @@ def test_a_worker_of_another_checkout_runs_its_packages(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="processes are looked up in /proc")
 def test_a_worker_ends_with_its_parent() -> None:
-    """If the parent is killed, a worker that never returns is gone soon after."""
+    """If the parent is killed, a worker that never returns ends soon after."""
     script = (
         "import sys; from attention_conformance.impls.process.pool import Worker; worker = Worker();"
         "print(worker.call('os:getpid'), flush=True); worker.call('time:sleep', 1000)"
@@ -361,7 +361,7 @@ def test_a_worker_ends_with_its_parent() -> None:
     "then", ["worker.call('time:sleep', 1000)", "import time; time.sleep(1000)"], ids=["busy", "idle"]
 )
 def test_the_folder_of_a_worker_goes_with_its_parent(then: str) -> None:
-    """If the parent is killed, what its worker keeps on disk is gone soon after, whatever the worker was doing."""
+    """If the parent is killed, the folder of its worker is removed soon after, whatever the worker was doing."""
     script = (
         "from attention_conformance.impls.process.pool import Worker;"
         "from attention_conformance.impls.process.worker import SCRATCH; worker = Worker();"
@@ -380,7 +380,7 @@ def test_the_folder_of_a_worker_goes_with_its_parent(then: str) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process exists and is not merely waiting to be collected."""
+    """Whether a process exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:

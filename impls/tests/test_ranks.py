@@ -1,4 +1,4 @@
-"""Ranks: a call over several processes or devices is one call, and a rank that fails alone is told by its number."""
+"""Ranks: a call over several processes or devices is one call; a failure of one rank is reported with its number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attention_conformance.impls.sharding import SHARDINGS, Distribution, parts
 
 FUNCTIONS = "attention_conformance.impls.tests.rank_functions"
 
-#: A ring of JAX: keys and values go round, states are merged.
+#: A ring in JAX: keys and values are passed on, and states merged.
 JAX_RING = """
 import jax.numpy as jnp
 from jax import lax
@@ -47,7 +47,7 @@ attention.ranks = (2, 4)
 
 
 def wanted(q: Any, k: Any, v: Any, is_causal: bool = False, g: Any = None) -> list[np.ndarray]:
-    """Attention in float64; with the gradient of its output those of q, k and v."""
+    """Attention in float64, or the gradients of q, k and v for a gradient of the output."""
     group = q.shape[1] // k.shape[1]
     q, k, v = (each.astype(np.float64) for each in (q, k, v))
     k, v = (np.repeat(each, group, axis=1) for each in (k, v))
@@ -71,7 +71,7 @@ def inputs(heads: int = 2, key_heads: int = 2, rows: int = 8) -> tuple[np.ndarra
 
 
 def asked(*arrays: np.ndarray, **keywords: Any) -> Request:
-    """A request of q, k and v."""
+    """A request with q, k and v."""
     return Request("cpu", dict(zip("qkv", arrays, strict=True)), keywords)
 
 
@@ -82,7 +82,7 @@ def spread(name: str, gradients: str = "", module: str = FUNCTIONS, framework: s
 
 
 def distance(one: Implementation, *arrays: np.ndarray, **keywords: Any) -> float:
-    """How far the results of an implementation are from what is wanted; a fourth array is the output's gradient."""
+    """The largest error of an implementation's results; a fourth array is the output's gradient."""
     reply = call(one, Request("cpu", dict(zip(("q", "k", "v", "grad_output"), arrays, strict=False)), keywords))
     assert reply.status == "returned", reply.text
     q, k, v, *gradient = arrays
@@ -91,7 +91,7 @@ def distance(one: Implementation, *arrays: np.ndarray, **keywords: Any) -> float
 
 
 def test_values_of_fewer_heads_than_keys_are_not_shared_out() -> None:
-    """A rank's heads are those of the keys, which the values do not have: nothing can be handed over."""
+    """A rank has the values of its key heads, so fewer value heads cannot be split."""
     shapes = {"q": (1, 4, 8, 4), "k": (1, 4, 8, 4), "v": (1, 2, 8, 4)}
     with pytest.raises(NotImplementedError, match="v has 2 heads, fewer than"):
         parts(Distribution((2,), "heads"), 2, shapes)
@@ -99,14 +99,14 @@ def test_values_of_fewer_heads_than_keys_are_not_shared_out() -> None:
 
 @pytest.mark.slow(8)
 def test_ranks_that_accept_invalid_input_do_not_refuse_it() -> None:
-    """Results that cannot be joined come after the call."""
+    """Results that cannot be joined raise after the call, which is no refusal."""
     q, k, v = inputs()
     reply = call(spread("accepts"), asked(q, k[..., :3], v))
     assert (reply.status, reply.accepted) == ("raised", True)
 
 
 def test_a_rank_that_ends_while_it_is_to_be_killed_kills_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a process its number is 0, which stands for the whole process group."""
+    """A process that has ended has the number 0, which would kill the whole process group."""
     killed: list[int] = []
     late: Future[Any] = Future()
 
@@ -131,7 +131,7 @@ def test_a_rank_that_ends_while_it_is_to_be_killed_kills_nobody_else(monkeypatch
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("length", [0, 1, 5, 12, 17])
 def test_what_is_shared_out_comes_together_again(sharding: str, ranks: int, length: int, padded: bool) -> None:
-    """Of any length, with empty shards too, or with shards that are filled up."""
+    """Arrays of any length are split and joined, with empty shards or padded ones."""
     shape = (2, length, 3, 4) if sharding == "heads" else (2, 3, length, 4)
     q = np.arange(24 * length, dtype=np.float32).reshape(shape)
     distribution = Distribution((ranks,), sharding, uneven=True, padded=padded)
@@ -141,7 +141,7 @@ def test_what_is_shared_out_comes_together_again(sharding: str, ranks: int, leng
 
 
 def test_shards_that_are_filled_up_are_equal_and_hold_zeros() -> None:
-    """Five rows over four ranks are two each; the last two ranks have one row and none."""
+    """Five rows over four ranks become two each; the last two ranks have one row and none."""
     shape = (1, 1, 5, 1)
     part = parts(Distribution((4,), uneven=True, padded=True), 4, {"q": shape, "k": shape})["q"]
     q = np.ones(shape, np.float32)
@@ -149,14 +149,14 @@ def test_shards_that_are_filled_up_are_equal_and_hold_zeros() -> None:
 
 
 def test_values_of_another_length_than_the_keys_are_not_filled_up() -> None:
-    """They would be as long, and nobody could refuse them."""
+    """They would be padded to the same length, and no function could refuse them."""
     shapes = {"q": (1, 1, 4, 1), "k": (1, 1, 7, 1), "v": (1, 1, 8, 1)}
     with pytest.raises(NotImplementedError, match="unequal lengths"):
         parts(Distribution((4,), uneven=True, padded=True), 4, shapes)
 
 
 def test_a_call_has_a_number_of_ranks_that_divides_its_lengths() -> None:
-    """Of several that do each comes in turn; without one the first refusal says so."""
+    """Several possible numbers are used in turn; if none divides, the first refusal says so."""
     several = Distribution((2, 3, 4, 8))
     found = {
         rows: {several.of_call({"q": (1, 1, rows, d), "k": (1, 1, rows, d)}, {}) for d in range(40)} for rows in (6, 8)
@@ -167,14 +167,14 @@ def test_a_call_has_a_number_of_ranks_that_divides_its_lengths() -> None:
 
 
 def test_zigzag_gives_a_rank_a_part_of_each_half() -> None:
-    """So that causal takes all ranks as long."""
+    """Each rank gets early and late keys, so that causal calls take all ranks equally long."""
     shapes = {"q": (1, 1, 8, 1), "k": (1, 1, 8, 1)}
     found = parts(Distribution((2,), "zigzag"), 2, shapes)["k"]
     assert [each.tolist() for each in found.places] == [[0, 1, 6, 7], [2, 3, 4, 5]]
 
 
 def test_fewer_key_heads_than_ranks_are_had_by_several() -> None:
-    """Their gradients are added up."""
+    """Ranks that share a key head add up its gradients."""
     shapes = {"q": (1, 4, 2, 3), "k": (1, 2, 2, 3)}
     found = parts(Distribution((4,), "heads"), 4, shapes, ("grad_k",))
     assert [each.tolist() for each in found["k"].places] == [[0], [0], [1], [1]]
@@ -192,13 +192,13 @@ def test_fewer_key_heads_than_ranks_are_had_by_several() -> None:
     ],
 )
 def test_what_cannot_be_shared_out_is_not_asked(sharding: str, shapes: Any, said: str) -> None:
-    """It is unsupported, and no failure of the function."""
+    """A call that cannot be split over ranks is unsupported, not a failure of the function."""
     with pytest.raises(NotImplementedError, match=said):
         parts(Distribution((2,), sharding), 2, shapes)
 
 
 def test_a_mask_follows_the_rows_and_has_all_keys() -> None:
-    """One that is broadcast along the rows is whole."""
+    """A mask is split along its rows; one that broadcasts along the rows stays whole."""
     shapes = {"q": (1, 2, 4, 1), "k": (1, 2, 6, 1), "mask": (4, 6), "bias": (2, 1, 6)}
     found = parts(Distribution((2,)), 2, shapes)
     assert found["mask"].axis == -2
@@ -206,7 +206,7 @@ def test_a_mask_follows_the_rows_and_has_all_keys() -> None:
 
 
 def test_a_declaration_becomes_the_envelope() -> None:
-    """Lengths that divide by the fewest ranks, two parts each; group and lengths are no keywords."""
+    """Lengths divide by the fewest ranks, in two parts each; group and lengths are no keywords."""
     found = with_attributes(plug_in(f"{FUNCTIONS}:right@torch"), {"ranks": (2, 3), "sharding": "zigzag"})
     assert str(found.envelope.query_lengths) == "multiples of 4"
     assert 0 in found.envelope.key_lengths
@@ -224,14 +224,14 @@ def test_a_declaration_becomes_the_envelope() -> None:
     ],
 )
 def test_a_declaration_that_means_nothing_is_refused(name: str, attributes: Any, said: str) -> None:
-    """With one sentence."""
+    """A meaningless declaration is refused in one sentence."""
     with pytest.raises(ImplementationError, match=said):
         with_attributes(plug_in(f"{FUNCTIONS}:right@{name}"), attributes)
 
 
 @pytest.mark.slow(20)
 def test_ranks_of_torch_are_one_implementation() -> None:
-    """Rows and heads, forwards and backwards; what they refuse is unsupported."""
+    """Rows and heads are split, forwards and backwards; a refusal by the ranks is unsupported."""
     pytest.importorskip("torch")
     q, k, v = inputs(4, 2)
     for name in ("right", "heads"):
@@ -253,7 +253,7 @@ def test_ranks_of_torch_are_one_implementation() -> None:
     ],
 )
 def test_what_one_rank_does_alone_is_an_error(name: str, said: str) -> None:
-    """With its number."""
+    """The error has the rank's number."""
     pytest.importorskip("torch")
     reply = call(spread(name), asked(*inputs()))
     assert reply.status == "raised"
@@ -262,7 +262,7 @@ def test_what_one_rank_does_alone_is_an_error(name: str, said: str) -> None:
 
 @pytest.mark.slow(20)
 def test_ranks_of_a_mesh_are_one_implementation(tmp_path: Path) -> None:
-    """Forwards and backwards, with two and with four devices."""
+    """They work forwards and backwards, with two and with four devices."""
     pytest.importorskip("jax")
     tmp_path.joinpath("mesh.py").write_text(JAX_RING, encoding="utf-8")
     q, k, v = inputs()
@@ -283,7 +283,7 @@ def test_ranks_of_a_mesh_are_one_implementation(tmp_path: Path) -> None:
     ],
 )
 def test_a_ring_to_plug_in_is_right(room: str, name: str) -> None:
-    """Forwards and backwards, with causal where it is taken."""
+    """A ring is right forwards and backwards, with causal where it supports that."""
     framework, _, _ = room.partition(".")
     pytest.importorskip(framework)
     arrays, module = inputs(), f"attention_conformance.impls.{room}"
@@ -297,7 +297,7 @@ def test_a_ring_to_plug_in_is_right(room: str, name: str) -> None:
     ("room", "name"), [("torch.ring", "attention"), ("jax.rings", "ring"), ("jax.rings", "all_to_all")]
 )
 def test_a_ring_takes_lengths_that_do_not_divide_and_shards_that_are_empty(room: str, name: str) -> None:
-    """Five rows over four ranks, of which the last has none in torch; three key heads do not divide either."""
+    """Five rows over four ranks, of which torch's last has none, and three key heads work."""
     framework, _, _ = room.partition(".")
     pytest.importorskip(framework)
     found = plug_in(f"attention_conformance.impls.{room}:{name}@{framework}+gradients")

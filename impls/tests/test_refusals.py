@@ -1,4 +1,4 @@
-"""Refusals of the built-in adapters: beside each stand the library's words that justify it, as the library has them."""
+"""Refusals of the built-in adapters: each has the library's own words that justify it in a comment next to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import attention_conformance.impls as room
 
 ROOM = Path(room.__path__[0])
 
-#: The adapters of libraries; the others are functions of our own, of which no library says anything.
+#: The adapters of libraries; the other implementations are our own functions, without a library's documentation.
 ADAPTERS = ("torch/sdpa.py", "torch/modules.py", "torch/gradients.py", "jax/nn.py", "jax/varlen.py", *(
     f"onnx/{name}.py" for name in ("attention", "contrib", "exporting", "graph", "layer")
 ))  # fmt: skip
@@ -30,7 +30,7 @@ def refusals(path: str) -> list[tuple[int, str]]:
 
 @functools.cache
 def documentation() -> str:
-    """What the installed libraries say of themselves, on one line; "" without any."""
+    """The text of the installed libraries' documentation, on one line; "" without any library."""
     parts: list[str] = []
     if importlib.util.find_spec("torch"):
         import torch
@@ -55,7 +55,7 @@ def documentation() -> str:
 
 
 def test_every_adapter_that_refuses_is_looked_at() -> None:
-    """Of each folder of a framework; scripts refuse as adapters do, a model by its inputs, and rings are to plug in."""
+    """Every adapter that refuses is checked; scripts refuse as adapters do, models by their inputs; rings plug in."""
     files = {
         path.relative_to(ROOM).as_posix() for each in ("torch", "jax", "onnx") for path in (ROOM / each).glob("*.py")
     }
@@ -66,13 +66,13 @@ def test_every_adapter_that_refuses_is_looked_at() -> None:
 
 @pytest.mark.parametrize("path", ADAPTERS)
 def test_a_refusal_is_justified_beside_it(path: str) -> None:
-    """By a quotation of the documentation, or of what the library itself says when it is asked (``says``)."""
+    """The comment quotes the documentation, or the library's own message (``says``)."""
     assert not [number for number, comment in refusals(path) if not re.match(r'# (says )?"', comment)]
 
 
 @pytest.mark.parametrize("path", ADAPTERS)
 def test_the_words_are_those_of_the_library(path: str) -> None:
-    """As the installed version documents them."""
+    """The quoted words are in the documentation of the installed version."""
     if not all(importlib.util.find_spec(name) for name in ("torch", "jax", "onnx", "onnxruntime")):
         pytest.skip("not every library is installed")
     quoted = [
@@ -85,12 +85,12 @@ def test_the_words_are_those_of_the_library(path: str) -> None:
 
 
 def test_what_a_library_is_said_to_say_has_its_trial() -> None:
-    """The words after ``says`` stand in no documentation: each is asked for below."""
+    """Words after ``says`` are in no documentation: a test below provokes each of them."""
     said = {comment.split('"')[1] for path in ADAPTERS for _, comment in refusals(path) if comment.startswith("# says")}
     assert said == {*GROUPED, "No available kernel.", "derivative for aten::… is not implemented", "scale : float"}
 
 
-#: What GroupQueryAttention says of q (1, Sq, D) and k (1, Sk, D) that it does not take, by Sq, Sk and D.
+#: Messages of GroupQueryAttention for q (1, Sq, D) and k (1, Sk, D) that it refuses, by Sq, Sk and D.
 GROUPED = {
     "query and key must have the same sequence length when past_key is not provided": (3, 5, 8),
     "head_size must be a multiple of 8": (3, 3, 12),
@@ -99,7 +99,7 @@ GROUPED = {
 
 @pytest.mark.parametrize("words", GROUPED)
 def test_onnx_runtime_says_so(words: str) -> None:
-    """Of a call that the adapter refuses; of one that it takes, nothing."""
+    """ONNX Runtime gives the message for a call that the adapter refuses, and none for a call that works."""
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
     import numpy as np
@@ -123,7 +123,7 @@ def test_onnx_runtime_says_so(words: str) -> None:
 
 
 def test_a_scale_of_the_operator_is_a_float() -> None:
-    """Which is float32 in ONNX."""
+    """A float attribute of ONNX is float32."""
     onnx = pytest.importorskip("onnx")
     for version in (23, 24):
         attributes = onnx.defs.get_schema("Attention", version).attributes
@@ -131,7 +131,7 @@ def test_a_scale_of_the_operator_is_a_float() -> None:
 
 
 def test_torch_says_so() -> None:
-    """Of values narrower than keys in the flash kernel, and of its backward pass, which has none of its own."""
+    """Torch gives the messages for values narrower than keys in the flash kernel, and for a second backward pass."""
     torch = pytest.importorskip("torch")
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
@@ -146,10 +146,10 @@ def test_torch_says_so() -> None:
 
 
 def test_an_invented_quotation_is_found() -> None:
-    """It is in no documentation."""
+    """Words that a library never said are not in the documentation."""
     assert "the operator has no place for this" not in documentation()
 
 
 def test_no_error_of_jax_becomes_unsupported() -> None:
-    """What ``jax.nn.dot_product_attention`` raises on a call that it documents is the call's own."""
+    """An exception of ``jax.nn.dot_product_attention`` for a call that it documents stays an error."""
     assert "except" not in (ROOM / "jax/nn.py").read_text(encoding="utf-8").replace("exception", "")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-#: How the name of every module of the project begins.
+#: The beginning of every module name of the project.
 PACKAGE = "attention_conformance."
 
-#: What the modules of a room may import of the others.
+#: The rooms that the modules of a room may import.
 MAY_USE = {
     "impls": {"impls"},
     "conformance": {"conformance", "impls"},
@@ -55,7 +55,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def test_a_room_uses_only_the_rooms_below_it() -> None:
-    """Reports use bench, which uses conformance, which uses impls, which uses none of them."""
+    """Reports use bench, bench uses conformance, conformance uses impls, and impls uses no other room."""
     for path in MODULES:
         room = path.relative_to(ROOT).parts[0]
         used = {name.split(".")[1] for name in imported(path) if name.startswith(PACKAGE)} & set(MAY_USE)
@@ -63,7 +63,7 @@ def test_a_room_uses_only_the_rooms_below_it() -> None:
 
 
 def test_frameworks_stay_in_their_folders() -> None:
-    """So that the suite runs with any subset of them installed."""
+    """The suite runs with any subset of the frameworks installed."""
     for path in MODULES:
         folder = "/".join(path.relative_to(ROOT).parts[:2])
         for name in imported(path):
@@ -72,14 +72,14 @@ def test_frameworks_stay_in_their_folders() -> None:
 
 
 def test_the_tables_import_no_framework() -> None:
-    """The names of all built-ins are known without importing what they need."""
+    """The names of all built-ins are known without importing their packages."""
     for folder in ("numpy", "torch", "jax", "onnx"):
         names = {name.split(".")[0] for name in imported(ROOT / "impls" / folder / "__init__.py")}
         assert not names & set(FRAMEWORKS)
 
 
 def test_reports_never_run_an_implementation() -> None:
-    """Reports are made from files alone: of impls they use words and a manifest, of bench records, clocks, sums …"""
+    """Reports are made only from files: they use impls' words and manifest, and bench's records, clocks, sums …"""
     for path in MODULES:
         if path.relative_to(ROOT).parts[0] == "reports":
             used = {name for name in imported(path) if name.startswith((PACKAGE + "impls", PACKAGE + "bench"))}
@@ -101,5 +101,5 @@ def test_reports_never_run_an_implementation() -> None:
 
 
 def test_a_module_says_what_it_is() -> None:
-    """A module says what it is."""
+    """Every module has a docstring."""
     assert [path for path in MODULES if not ast.get_docstring(parsed(path))] == []

@@ -1,4 +1,4 @@
-"""What the rooms tell of their arrays and calls: text that does what the adapters do."""
+"""The rooms' text for their arrays and calls: it does the same as the adapters."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def attention_of(snippet: Snippet) -> str:
 
 
 def test_every_builtin_implementation_can_be_written() -> None:
-    """Each has a writer in its room, under its own name, or is what autograd makes of a function that has one."""
+    """Each has a writer in its room, under its own name, or is the autograd form of a function that has one."""
     written = {name for each in ROOMS for name in room(each).CALLS}
     known = [each for name, each in builtin().items() if name in written]
     functions = {(each.framework, each.target) for each in known}
@@ -52,7 +52,7 @@ def test_every_builtin_implementation_can_be_written() -> None:
 
 
 def test_no_framework_is_imported_to_write() -> None:
-    """The rooms' scripts are text, so that a process without a framework can write them."""
+    """Scripts are text, so a process without a framework can write them."""
     names = ", ".join(f"attention_conformance.impls.{each}.script" for each in ROOMS)
     code = f"import sys, {names}; print([n for n in ('torch', 'jax', 'onnx', 'onnxruntime') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -60,7 +60,7 @@ def test_no_framework_is_imported_to_write() -> None:
 
 
 def ran(*lines: str, **names: Any) -> dict[str, Any]:
-    """The names after the lines of a script were run."""
+    """The names that are defined after the lines of a script were run."""
     exec("\n".join(lines), names)  # noqa: S102  (the text under test)
     return names
 
@@ -75,7 +75,7 @@ def sample(dtype: str) -> np.ndarray:
 
 
 def given(array: np.ndarray) -> Given:
-    """What a script is told of the sample."""
+    """The description of the sample that a script is given."""
     return Given("q", str(array.dtype), array.shape, (2,))
 
 
@@ -88,7 +88,7 @@ def put(terms: Any, array: np.ndarray, memory: str) -> Any:
 @pytest.mark.parametrize("memory", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool"])
 def test_numpy_arrays_are_laid_out_as_the_suite_does(memory: str, dtype: str) -> None:
-    """Same elements, same strides."""
+    """Elements and strides are the same."""
     array = sample(dtype)
     made, wanted = put(room("numpy").TERMS, array, memory), lay_out(array, memory)
     assert made.strides == wanted.strides
@@ -99,7 +99,7 @@ def test_numpy_arrays_are_laid_out_as_the_suite_does(memory: str, dtype: str) ->
 @pytest.mark.parametrize("memory", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool"])
 def test_torch_tensors_are_laid_out_as_the_suite_does(memory: str, dtype: str) -> None:
-    """Same elements, same strides as the tensor that the suite hands over."""
+    """Elements and strides are those of the tensor that the suite passes."""
     torch = pytest.importorskip("torch")
     arrays = importlib.import_module("attention_conformance.impls.torch.arrays")
     array = sample(dtype)
@@ -111,7 +111,7 @@ def test_torch_tensors_are_laid_out_as_the_suite_does(memory: str, dtype: str) -
 
 @pytest.mark.parametrize("name", ["numpy", "torch"])
 def test_guards_and_gaps_hold_nan(name: str) -> None:
-    """What lies before, behind and between the elements is NaN, as in the suite."""
+    """Memory before, behind and between the elements is NaN, as in the suite."""
     pytest.importorskip(name)
     array = sample("float32")
     guarded = np.asarray(put(room(name).TERMS, array, "guarded"))
@@ -128,7 +128,7 @@ def test_guards_and_gaps_hold_nan(name: str) -> None:
     ("dtype", "wanted"), [("float32", "float32"), ("float64", "float64"), ("bfloat16", "bfloat16"), ("bool", "bool")]
 )
 def test_jax_arrays_keep_their_dtype(dtype: str, wanted: str) -> None:
-    """JAX truncates 64-bit arrays unless it is told not to; q in float64 is what tells."""
+    """JAX truncates 64-bit arrays unless x64 is enabled; a script enables it for float64 q."""
     jax = pytest.importorskip("jax")
     before = jax.config.jax_enable_x64
     try:
@@ -138,7 +138,7 @@ def test_jax_arrays_keep_their_dtype(dtype: str, wanted: str) -> None:
 
 
 def test_jax_integers_keep_their_dtype_in_float32_calls() -> None:
-    """Key lengths are int64 for functions that are plugged in, while everything else stays in 32 bits."""
+    """Key lengths are int64 for plug-ins, while everything else stays in 32 bits."""
     jax = pytest.importorskip("jax")
     arrays = [Given("q", "float32", (3,)), Given("kv_lengths", "int64", (2,))]
     terms = room("jax").TERMS
@@ -149,14 +149,14 @@ def test_jax_integers_keep_their_dtype_in_float32_calls() -> None:
 
 
 def test_ort_values_hold_the_array() -> None:
-    """A function that is plugged in with @onnxruntime is handed OrtValues."""
+    """A plug-in with @onnxruntime is given OrtValues."""
     pytest.importorskip("onnxruntime")
     array = sample("float32")
     value = put(room("onnx").TERMS, array, "inner")
     assert np.array_equal(getattr(value, room("onnx").TERMS.method)(), array)
 
 
-#: An OrtValue of bfloat16 cannot be read in Python, so none is written.
+#: Python cannot read an OrtValue of bfloat16, so none is written.
 CONTENTS = [
     (name, dtype)
     for name in ROOMS
@@ -167,7 +167,7 @@ CONTENTS = [
 
 @pytest.mark.parametrize(("name", "dtype"), CONTENTS)
 def test_the_content_of_an_array_is_its_bytes(name: str, dtype: str) -> None:
-    """So that NaN equals NaN, and −0 does not equal 0, when inputs and results are compared."""
+    """Bytes are compared, so that NaN equals NaN, and −0 does not equal 0."""
     pytest.importorskip({"onnx": "onnxruntime"}.get(name, name))
     array, terms = sample(dtype), room(name).TERMS
     made = put(terms, array, "transposed")
@@ -175,7 +175,7 @@ def test_the_content_of_an_array_is_its_bytes(name: str, dtype: str) -> None:
 
 
 def test_ort_values_of_bfloat16_are_refused() -> None:
-    """There is no way to read their results."""
+    """The results of bfloat16 could not be read."""
     with pytest.raises(NotImplementedError):
         room("onnx").TERMS.put([given(sample("bfloat16"))], "contiguous", "cpu")
 
@@ -212,7 +212,7 @@ def test_ort_values_of_bfloat16_are_refused() -> None:
     ],
 )
 def test_sdpa_is_called_as_the_adapter_calls_it(name: str, given: Call, wanted: str) -> None:
-    """Mask and bias are attn_mask; offsets are 0 or bottom right; only what is given is written."""
+    """Mask and bias become attn_mask; offsets are 0 or bottom right; only given options are written."""
     assert attention_of(room("torch").CALLS[name](given)) == wanted
 
 
@@ -220,13 +220,13 @@ def test_sdpa_is_called_as_the_adapter_calls_it(name: str, given: Call, wanted: 
     "given", [call("mask", "bias"), call(is_causal=True, causal_offset=1), call("causal_offset", is_causal=True)]
 )
 def test_what_sdpa_does_not_express_is_not_written(given: Call) -> None:
-    """The adapter refuses it as well."""
+    """The adapter refuses the same calls."""
     with pytest.raises(NotImplementedError):
         room("torch").CALLS["torch-sdpa"](given)
 
 
 def test_flex_attention_gets_functions_of_the_indices() -> None:
-    """Softcap and bias make the score, everything else the mask."""
+    """Softcap and bias make the score, and everything else the mask."""
     every = call("mask", "bias", "kv_lengths", is_causal=True, window=(2, None), softcap=3.0, return_lse=True)
     text = attention_of(room("torch").CALLS["torch-flex"](every))
     assert "score = 3.0 * torch.tanh(score / 3.0)" in text
@@ -236,13 +236,13 @@ def test_flex_attention_gets_functions_of_the_indices() -> None:
 
 
 def test_flex_attention_alone_gets_none() -> None:
-    """Without options there is neither."""
+    """A call without options has no functions."""
     wanted = "return flex_attention(q, k, v, enable_gqa=True)"
     assert attention_of(room("torch").CALLS["torch-flex"](call())) == wanted
 
 
 def test_jax_nn_is_called_as_the_adapter_calls_it() -> None:
-    """Lengths as int32, an open side as long as all keys and rows, residuals for lse."""
+    """Lengths are int32, an open side is as long as all keys and rows, and residuals give lse."""
     shapes = (("q", (2, 5, 4, 8)), ("k", (2, 7, 2, 8)), ("v", (2, 7, 2, 8)), ("kv_lengths", (2,)))
     given = Call("float32", "cpu", shapes, (("return_lse", True), ("window", (None, 1))))
     text = attention_of(room("jax").CALLS["jax-nn"](given))
@@ -252,7 +252,7 @@ def test_jax_nn_is_called_as_the_adapter_calls_it() -> None:
 
 
 def test_jit_takes_booleans_as_static_and_numbers_as_arguments() -> None:
-    """As attention_conformance.impls.jax.prepare does, and options that are None are not given."""
+    """The script follows attention_conformance.impls.jax.prepare, and omits options that are None."""
     snippet = room("jax").CALLS["jax-jit"](call(is_causal=True, scale=0.5, softcap=None))
     assert snippet.definitions == 'jitted = jax.jit(attention, static_argnames=["is_causal"])'
     assert snippet.call() == "jitted(q, k, v, is_causal=True, scale=0.5)"
@@ -289,7 +289,7 @@ BSHD = (("q", (2, 5, 2, 8)), ("k", (2, 5, 2, 8)), ("v", (2, 5, 2, 8)))
     ],
 )
 def test_a_model_is_written_as_it_is_built(builder: str, given: Call) -> None:
-    """The statements make the very model that the implementation runs."""
+    """The statements build exactly the model that the implementation runs."""
     pytest.importorskip("onnx")
     from attention_conformance.impls.loading import load
     from attention_conformance.impls.onnx.graph import build

@@ -14,27 +14,27 @@ from attention_conformance.impls.torch.script import definition
 
 pytestmark = pytest.mark.slow
 
-#: Two batches of three rows of eight columns in two heads.
+#: Two batches of three rows with eight columns, in two heads.
 INPUTS = {"x_q": (2, 3, 8), "w_q": (8, 8), "w_k": (8, 8), "w_v": (8, 8)}
 PARAMETERS = {"w_o": (8, 8), "b_q": (8,), "b_k": (8,), "b_v": (8,), "b_o": (8,)}
 
 
 def call(dtype: str = "float32", device: str = "cpu", shapes: Any = None, **options: Any) -> Call:
-    """A call with every parameter; ``shapes`` are more arrays, or other shapes, None for one that is left out."""
+    """A call with every parameter; ``shapes`` adds or changes arrays, and leaves out those that are None."""
     given = {**INPUTS, **PARAMETERS, **(shapes or {})}
     found = tuple((name, shape) for name, shape in given.items() if shape is not None)
     return Call(dtype, device, found, tuple(sorted({"heads": 2, **options}.items())), "mha")
 
 
 def body(path: str, given: Call) -> list[str]:
-    """The statements of the function, each on one line."""
+    """The function's statements, each on one line."""
     function = ast.parse("\n".join(definition(path, given))).body[-1]
     assert isinstance(function, ast.FunctionDef)
     return [ast.unparse(statement) for statement in function.body]
 
 
 def masks(path: str = "slow", shapes: Any = None, **options: Any) -> list[str]:
-    """What is said of masks: the statements that make them, and the call of the module."""
+    """The statements that make the masks, and the call of the module."""
     found = body(path, call(shapes=shapes, **options))
     return [line for line in found if "mask" in line]
 
@@ -43,7 +43,7 @@ def masks(path: str = "slow", shapes: Any = None, **options: Any) -> list[str]:
 
 
 def test_the_module_gets_the_parameters() -> None:
-    """Transposed, as a Linear holds them, and packed; and it is called with keys and values that are the query."""
+    """Weights are transposed, as a Linear holds them, and packed; keys and values are the query."""
     assert body("fast", call()) == [
         "module = MultiheadAttention(8, 2, batch_first=True)",
         "module.eval().requires_grad_(False)",
@@ -56,7 +56,7 @@ def test_the_module_gets_the_parameters() -> None:
 
 
 def test_keys_of_another_width_have_weights_of_their_own() -> None:
-    """As the module has them where kdim is not embed_dim."""
+    """The module has separate weights where kdim is not embed_dim."""
     lines = body("slow", call(shapes={"x_kv": (2, 4, 5), "w_k": (5, 8), "w_v": (5, 8)}, sequence_first=True))
     assert lines[0] == "module = MultiheadAttention(8, 2, kdim=5, vdim=5)"
     assert "'q_proj_weight': w_q.mT, 'k_proj_weight': w_k.mT, 'v_proj_weight': w_v.mT" in lines[2]
@@ -64,7 +64,7 @@ def test_keys_of_another_width_have_weights_of_their_own() -> None:
 
 
 def test_absent_biases_are_zeros_beside_others_and_none_alone() -> None:
-    """The module has all of them or none."""
+    """The module has all biases or none."""
     some = body("slow", call("float16", shapes={"b_q": None, "b_o": None}))
     none = body("slow", call(shapes=dict.fromkeys(("b_q", "b_k", "b_v", "b_o"))))
     assert some[0] == "module = MultiheadAttention(8, 2, batch_first=True, dtype=torch.float16)"
@@ -75,20 +75,20 @@ def test_absent_biases_are_zeros_beside_others_and_none_alone() -> None:
 
 @pytest.mark.parametrize(("averaged", "wanted"), [(True, ""), (False, ", average_attn_weights=False")])
 def test_weights_are_averaged_only_if_asked(averaged: bool, wanted: str) -> None:
-    """The module averages unless it is told not to."""
+    """The module averages weights unless told not to."""
     lines = body("slow", call(return_weights=True, average_weights=averaged))
     assert lines[-2:] == [f"output, weights = module(x_q, x_q, x_q{wanted})", "return (output, weights)"]
 
 
 def test_only_the_slow_path_turns_the_fast_one_off() -> None:
-    """And only the fast one needs a mode without gradients."""
+    """Only the fast path needs a mode without gradients."""
     assert definition("slow", call())[0] == "torch.backends.mha.set_fastpath_enabled(False)"
     assert definition("fast", call())[0] == "@torch.no_grad()"
     assert not any("fastpath" in line for line in definition("fast", call()))
 
 
 def test_the_functional_module_is_given_its_parameters() -> None:
-    """For export, in which weights are inputs."""
+    """The functional form is for export, with weights as inputs."""
     lines = body("functional", call(is_causal=True))
     assert lines[0] == "module = MultiheadAttention(8, 2, batch_first=True, device='meta')"
     assert lines[-2] == (
@@ -98,7 +98,7 @@ def test_the_functional_module_is_given_its_parameters() -> None:
 
 
 def test_a_module_stands_on_the_device_of_the_call() -> None:
-    """And so do the masks that are made there."""
+    """The module and its masks are on the device of the call."""
     lines = body("slow", call(device="cuda", shapes={"kv_lengths": (2,)}))
     assert lines[0] == "module = MultiheadAttention(8, 2, batch_first=True, device='cuda')"
     assert "key_padding_mask = torch.arange(3, device='cuda') >= kv_lengths[:, None]" in lines
@@ -121,12 +121,12 @@ TRIANGLE = "torch.ones(3, 3, dtype=torch.bool).triu(diagonal=1)"
     ],
 )
 def test_a_mask_says_where_not_to_attend(shape: tuple[int, ...], wanted: list[str]) -> None:
-    """As (Sq, Sk) or as (B · H, Sq, Sk)."""
+    """The mask becomes (Sq, Sk) or (B · H, Sq, Sk)."""
     assert masks(shapes={"mask": shape}) == [*wanted, CALLED.format("attn_mask=attn_mask")]
 
 
 def test_padding_is_the_other_mask() -> None:
-    """A mask (B, 1, 1, Sk), lengths, or both."""
+    """Padding comes from a mask (B, 1, 1, Sk), from lengths, or from both."""
     called = CALLED.format("key_padding_mask=key_padding_mask")
     assert masks(shapes={"mask": (2, 1, 1, 3)}) == ["key_padding_mask = ~mask.reshape(2, 3)", called]
     both = "key_padding_mask = (torch.arange(3) >= kv_lengths[:, None]) | ~mask.reshape(2, 3)"
@@ -134,7 +134,7 @@ def test_padding_is_the_other_mask() -> None:
 
 
 def test_unbatched_padding_has_no_batch_axis() -> None:
-    """The module wants (Sk,) then."""
+    """Without a batch axis the module expects (Sk,)."""
     lines = masks(shapes={"x_q": (3, 8), "mask": (2, 3, 3)})
     assert lines[:2] == ["attn_mask = ~mask", "attn_mask = attn_mask.expand(1, 2, 3, 3).flatten(0, 1)"]
     lines = masks(shapes={"x_q": (3, 8), "mask": (1, 1, 3)})
@@ -142,7 +142,7 @@ def test_unbatched_padding_has_no_batch_axis() -> None:
 
 
 def test_causal_is_the_triangle_and_a_hint_where_it_is_alone() -> None:
-    """With the hint the module does not look at attn_mask."""
+    """With only the hint the module does not look at attn_mask."""
     alone = [f"attn_mask = {TRIANGLE}", CALLED.format("is_causal=True, attn_mask=attn_mask")]
     joined = [f"attn_mask = ~mask | {TRIANGLE}", CALLED.format("attn_mask=attn_mask")]
     assert masks(is_causal=True) == alone
@@ -150,7 +150,7 @@ def test_causal_is_the_triangle_and_a_hint_where_it_is_alone() -> None:
 
 
 def test_a_bias_is_additive_and_so_is_all_that_stands_beside_it() -> None:
-    """There is one kind of mask in a call."""
+    """All masks of a call are of one kind."""
     assert masks(shapes={"bias": (3, 3), "kv_lengths": (2,)}, is_causal=True) == [
         "key_padding_mask = torch.arange(3) >= kv_lengths[:, None]",
         "zeros = torch.zeros_like(key_padding_mask, dtype=bias.dtype)",
@@ -173,7 +173,7 @@ def test_a_bias_is_additive_and_so_is_all_that_stands_beside_it() -> None:
     ],
 )
 def test_what_the_module_does_not_express_is_not_written(path: str, shapes: Any) -> None:
-    """The adapter refuses it as well."""
+    """The adapter refuses the same calls."""
     with pytest.raises(NotImplementedError):
         definition(path, call(shapes=shapes))
 
@@ -182,7 +182,7 @@ def test_what_the_module_does_not_express_is_not_written(path: str, shapes: Any)
 @pytest.mark.parametrize("shapes", [{}, {"mask": (2, 2, 3, 3)}, {"mask": (1, 1, 3, 3)}, {"kv_lengths": (2,)}])
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_what_is_written_computes_what_the_adapter_does(path: str, shapes: Any, is_causal: bool) -> None:
-    """Bit for bit, with weights and without them."""
+    """Results are equal bit for bit, with weights and without them."""
     torch = pytest.importorskip("torch")
     modules = importlib.import_module("attention_conformance.impls.torch.modules")
     rng = np.random.default_rng(0)
@@ -212,7 +212,7 @@ def test_what_is_written_computes_what_the_adapter_does(path: str, shapes: Any, 
 
 
 def test_jitted_functions_take_the_same_numbers_as_arguments() -> None:
-    """As attention_conformance.impls.jax.prepare does it; heads and switches are part of the program."""
+    """The script follows attention_conformance.impls.jax.prepare; heads and switches are part of the program."""
     pytest.importorskip("jax")
     script = importlib.import_module("attention_conformance.impls.jax.script")
     assert script.NUMBERS == importlib.import_module("attention_conformance.impls.jax.prepare").NUMBERS

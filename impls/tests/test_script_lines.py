@@ -1,4 +1,4 @@
-"""Lines of a script: short where they fit, and broken where a formatter would break them."""
+"""Lines of a script: on one line where they fit, and broken where a formatter would break them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from attention_conformance.impls.script import WIDTH, applied, assign_each
 
 
 def ran(line: str, **names: Any) -> dict[str, Any]:
-    """The names after a line of a script was run."""
+    """The names that are defined after a line of a script was run."""
     exec(line, names)  # noqa: S102  (the text under test)
     return names
 
 
 def test_one_array_gets_a_plain_assignment() -> None:
-    """A generator is for several."""
+    """Only several arrays need a generator."""
     assert assign_each(["mask"], "torch.from_numpy(a).to(a.device)") == "mask = torch.from_numpy(mask).to(mask.device)"
 
 
 def test_several_arrays_share_an_expression() -> None:
-    """One line for all."""
+    """Several arrays are assigned on one line."""
     assert assign_each(["q", "k"], "jnp.asarray(a)") == "q, k = (jnp.asarray(a) for a in (q, k))"
 
 
 @pytest.mark.parametrize("length", [10, 60, 90, 110])
 def test_a_long_statement_is_broken_where_it_may(length: int) -> None:
-    """Whatever its length, it stays within the width and does the same."""
+    """A broken statement stays within the width and does the same, whatever its length."""
     expression = " + ".join(["a"] * (length // 4))
     line = assign_each(["q", "k"], expression)
     names = ran(line, q=1, k=2)
@@ -36,7 +36,7 @@ def test_a_long_statement_is_broken_where_it_may(length: int) -> None:
 
 
 def test_a_long_call_gets_a_line_per_argument() -> None:
-    """So that no line is wider than a screen."""
+    """No line is wider than a screen."""
     text = applied("attention", [f"keyword_{i}={i}" for i in range(20)], depth=1, before="return ")
     assert text.splitlines()[0] == "    return attention("
     assert text.splitlines()[1] == "        keyword_0=0,"
@@ -44,7 +44,7 @@ def test_a_long_call_gets_a_line_per_argument() -> None:
 
 
 def test_a_call_whose_arguments_fit_on_a_line_gets_one_for_them() -> None:
-    """As a formatter leaves them; one argument more takes a line each."""
+    """Arguments that fit share one line, as a formatter leaves them; with one more, each gets its own line."""
     arguments = [f"keyword_{i}={i}" for i in range(8)]
     lines = applied("attention_of_a_long_name", arguments, depth=1, before="return ").splitlines()
     assert lines == ["    return attention_of_a_long_name(", f"        {', '.join(arguments)}", "    )"]
@@ -52,7 +52,7 @@ def test_a_call_whose_arguments_fit_on_a_line_gets_one_for_them() -> None:
 
 
 def test_a_dictionary_that_is_too_long_is_broken() -> None:
-    """A line per entry, at its depth."""
+    """Each entry gets a line, at its depth."""
     entries = [f'"array_{i}": array_{i}' for i in range(9)]
     lines = applied("run", ["None", f"{{{', '.join(entries)}}}"], depth=1).splitlines()
     assert lines[:4] == ["    run(", "        None,", "        {", '            "array_0": array_0,']

@@ -1,4 +1,4 @@
-"""What ``--impl`` may say, and what becomes of it."""
+"""Texts that ``--impl`` accepts, and the implementations that they select."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
 
 
 def test_a_file_and_its_framework() -> None:
-    """``path.py:function@torch`` is handed that framework's arrays."""
+    """``path.py:function@torch`` is given torch tensors."""
     found = select.plug_in(f"{Path(__file__).with_name('fakes.py')}:right@torch")
     assert found.framework is Framework.TORCH
     assert found.requires == ("torch",)
@@ -43,7 +43,7 @@ def test_a_file_and_its_framework() -> None:
 
 @pytest.mark.parametrize("folder", ["jdoe@corp.com", "C:", "a.py:b", "one two"])
 def test_a_path_may_have_any_letters(tmp_path: Path, folder: str) -> None:
-    """An @ and a colon before ".py:" are the path's."""
+    """An @ and a colon before ".py:" belong to the path."""
     file = tmp_path / folder / "attn.py"
     file.parent.mkdir()
     file.write_text("def attention(q, k, v): ...\n")
@@ -53,13 +53,13 @@ def test_a_path_may_have_any_letters(tmp_path: Path, folder: str) -> None:
 
 
 def test_a_module_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``package.module:function`` is looked for in the working folder first."""
+    """``package.module:function`` is searched in the working folder first."""
     monkeypatch.chdir(tmp_path)
     assert select.plug_in("mine.kernels:attention").folder == str(tmp_path)
 
 
 def test_entry_points_are_implementations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a package registers in the group is selected by its name, and by default."""
+    """A function that a package registers in the group is selected by its name, and by default."""
     entry = importlib.metadata.EntryPoint("theirs", "their.package:attention@jax", select.ENTRY_POINTS)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry] * (group == select.ENTRY_POINTS))
     (found,) = select.select(["their*"])
@@ -68,7 +68,7 @@ def test_entry_points_are_implementations(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_jax_plug_in_keeps_64_bits() -> None:
-    """A function that is handed JAX arrays runs where float64 exists."""
+    """A function that takes JAX arrays runs with float64 enabled."""
     assert select.plug_in("a.b:c@jax").prepare == "attention_conformance.impls.jax.prepare:eager"
 
 
@@ -82,7 +82,7 @@ def test_a_jax_plug_in_keeps_64_bits() -> None:
     ],
 )
 def test_malformed_text_is_refused(text: str, message: str) -> None:
-    """Text that names no function is refused with what was expected."""
+    """A text that names no function is refused with the expected form."""
     with pytest.raises(ImplementationError, match=message):
         select.select([text])
 
@@ -115,13 +115,13 @@ def test_attributes_of_a_function_become_fields() -> None:
     ],
 )
 def test_attributes_that_mean_nothing_are_refused(attributes: dict[str, object]) -> None:
-    """A declared value that the contract does not know is refused."""
+    """A declared value that is unknown to the contract is refused."""
     with pytest.raises(ImplementationError, match="not understood"):
         select.with_attributes(select.builtin()["numpy-eager"], attributes)
 
 
 def test_a_text_in_the_place_of_a_tuple_is_told_as_it_was_written() -> None:
-    """And not by its letters."""
+    """The error quotes the text as written, and not its letters."""
     some = select.builtin()["numpy-eager"]
     with pytest.raises(ImplementationError, match="dtypes is 'float32', expected a tuple of names"):
         select.with_attributes(some, {"dtypes": "float32"})
@@ -130,7 +130,7 @@ def test_a_text_in_the_place_of_a_tuple_is_told_as_it_was_written() -> None:
 
 
 def test_a_profile_may_be_of_one_device() -> None:
-    """A function that multiplies float32 in TF32 on a GPU alone says so, and is held to wide elsewhere."""
+    """A function that multiplies float32 in TF32 only on a GPU may declare so, and is judged as wide elsewhere."""
     attributes = {"profiles": {"cuda-float32": "tf32", "float16": "fused"}}
     changed = select.with_attributes(select.builtin()["numpy-eager"], attributes)
     assert (changed.profile("float32"), changed.profile("float32", "cuda")) == (Profile.WIDE, Profile.TF32)
@@ -138,7 +138,7 @@ def test_a_profile_may_be_of_one_device() -> None:
 
 
 def test_jax_nn_is_held_to_tf32_on_a_gpu_alone() -> None:
-    """JAX's own choice for float32 there, as jax.nn takes no precision; what we wrote asks for more."""
+    """TF32 is JAX's default for float32 there, and jax.nn takes no precision; our own functions request more."""
     found = select.builtin()
     assert found["jax-nn"].profile("float32", "cuda") is Profile.TF32
     assert {found[name].profile("float32", "cuda") for name in ("jax-jit", "jax-tiled", "torch-sdpa")} == {Profile.WIDE}
@@ -146,14 +146,14 @@ def test_jax_nn_is_held_to_tf32_on_a_gpu_alone() -> None:
 
 
 def test_undeclared_profiles_have_a_default() -> None:
-    """Without a declaration float32 is held to wide and half precision to storage."""
+    """Without a declaration float32 is judged as wide and half precision as storage."""
     some = select.plug_in("a.b:c")
     assert some.profile("float32") is Profile.WIDE
     assert some.profile("bfloat16") is Profile.STORAGE
 
 
 def test_gradients_of_a_plug_in_are_those_of_its_framework() -> None:
-    """+gradients makes an implementation of sdpa_grad of a function of sdpa, by autograd or vjp."""
+    """+gradients makes an sdpa_grad implementation of an sdpa function, by autograd or vjp."""
     for framework in ("torch", "jax"):
         plugged = select.plug_in(f"attention_conformance.impls.{framework}.eager:attention@{framework}+gradients")
         assert (plugged.operator, plugged.function_of) == ("sdpa_grad", "sdpa")
@@ -161,7 +161,7 @@ def test_gradients_of_a_plug_in_are_those_of_its_framework() -> None:
 
 
 def test_gradients_of_a_plugged_in_layer_are_those_of_the_layer() -> None:
-    """A function that says it is of mha has gradients of mha, once it is imported; no other operator has any."""
+    """A function that declares mha has the gradients of mha once it is imported; no other operator has any."""
     plugged = select.plug_in("attention_conformance.impls.tests.fakes:right@torch+gradients")
     of_layer = select.with_attributes(plugged, {"operator": "mha"})
     assert (of_layer.operator, of_layer.function_of) == ("mha_grad", "mha")
@@ -171,6 +171,6 @@ def test_gradients_of_a_plugged_in_layer_are_those_of_the_layer() -> None:
 
 
 def test_numpy_does_not_differentiate() -> None:
-    """The sentence says what to do instead."""
+    """The refusal says what to do instead."""
     with pytest.raises(ImplementationError, match='operator = "sdpa_grad"'):
         select.plug_in("attention_conformance.impls.numpy.eager:attention+gradients")

@@ -1,4 +1,4 @@
-"""Settings of a process around a call: what changed is said and put back, and what cannot be is named."""
+"""Settings of a process around a call: changes are reported and restored; those that cannot be restored are named."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attention_conformance.impls.tests import misbehaving
 
 
 class Box:
-    """A setting of its own, which may refuse to be put back, or to be read."""
+    """A setting that may refuse to be restored or read."""
 
     def __init__(self) -> None:
         self.value = 1
@@ -33,7 +33,7 @@ class Box:
 
 
 def test_a_change_is_said_and_put_back() -> None:
-    """After a call the setting is what it was, and the change is told from what to what."""
+    """After a call the setting has its old value, and the change is reported with both values."""
     box = Box()
     with Watch([Setting("box", box.get, box.put)]) as watch:
         box.value = 2
@@ -42,7 +42,7 @@ def test_a_change_is_said_and_put_back() -> None:
 
 
 def test_a_change_that_harms_nothing_is_a_remark() -> None:
-    """A harmless setting is put back too, and is told apart."""
+    """A harmless setting is restored too, and is reported separately."""
     box = Box()
     with Watch([Setting("box", box.get, box.put, harmless=True)]) as watch:
         box.value = 2
@@ -50,7 +50,7 @@ def test_a_change_that_harms_nothing_is_a_remark() -> None:
 
 
 def test_what_is_as_before_is_not_mentioned() -> None:
-    """A call that puts back what it changed changed nothing."""
+    """A call that restores what it changed changed nothing."""
     box = Box()
     with Watch([Setting("box", box.get, box.put)]) as watch:
         box.value = 2
@@ -59,7 +59,7 @@ def test_what_is_as_before_is_not_mentioned() -> None:
 
 
 def test_what_cannot_be_put_back_is_named() -> None:
-    """A setting that stays changed is stuck, whether it says so or not."""
+    """A setting that stays changed is stuck."""
     box = Box()
     with Watch([Setting("box", box.get, box.put)]) as watch:
         box.value, box.locked = 2, True
@@ -76,7 +76,7 @@ def test_what_cannot_be_read_any_more_is_a_change() -> None:
 
 
 def test_an_exception_passes_and_the_state_is_put_back() -> None:
-    """What a call raises is not held up."""
+    """The call's exception is passed on."""
     box = Box()
     with pytest.raises(KeyError), Watch([Setting("box", box.get, box.put)]) as watch:  # noqa: PT012
         box.value = 2
@@ -85,7 +85,7 @@ def test_an_exception_passes_and_the_state_is_put_back() -> None:
 
 
 def test_the_floating_point_mode_is_put_back() -> None:
-    """A processor that rounds up rounds to nearest afterwards."""
+    """A processor that rounds up is set back to nearest."""
     before = float_mode()
     with Watch(settings()) as watch:
         misbehaving._C.fesetround(misbehaving.FE_UPWARD)
@@ -95,7 +95,7 @@ def test_the_floating_point_mode_is_put_back() -> None:
 
 
 def test_a_folder_that_is_gone_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process whose folder was removed cannot be what it was."""
+    """A process whose folder was removed cannot return to it."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     with Watch(settings()) as watch:
@@ -105,7 +105,7 @@ def test_a_folder_that_is_gone_is_stuck(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_secrets_of_the_environment_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variables are named, and what they hold is not."""
+    """Variables are named, but their values are not reported."""
     monkeypatch.setenv("ATTENTION_TEST_A", "secret")
     monkeypatch.setenv("ATTENTION_TEST_B", "secret")
     with Watch(settings()) as watch:
@@ -119,7 +119,7 @@ def test_secrets_of_the_environment_are_not_told(monkeypatch: pytest.MonkeyPatch
 
 
 def test_threads_of_a_library_are_put_back() -> None:
-    """NumPy's BLAS has a setting, by the name of its file."""
+    """NumPy's BLAS has a setting, named after its file."""
     settings = [setting for setting in thread_settings() if "blas" in setting.name]
     if not settings:
         pytest.skip("threadpoolctl knows no BLAS here")
@@ -133,6 +133,6 @@ def test_threads_of_a_library_are_put_back() -> None:
 
 
 def test_a_process_without_such_libraries_has_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the system does not tell what is loaded."""
+    """There is no setting either where the system does not list the libraries."""
     monkeypatch.setattr(state, "libraries", lambda: SimpleNamespace(lib_controllers=[]))
     assert thread_settings.__wrapped__() == ()

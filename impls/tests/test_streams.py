@@ -1,4 +1,4 @@
-"""(SDPA-45) A call in a held stream, by a stand-in for CUDA: work that is put off until something waits for it."""
+"""(SDPA-45) A call in a held stream, with a stand-in for CUDA that postpones work until something waits for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ V = np.full((1, 1, 1, 2), 3.0, np.float32)
 
 
 class Queues:
-    """The current stream, and another one whose work is done only when the device is waited for."""
+    """The current stream, and another one whose work is done only when something waits for the device."""
 
     def __init__(self) -> None:
         self.current: list[Callable[[], Any]] = []
@@ -31,13 +31,13 @@ class Queues:
         self.past_the_mark = False
 
     def drain(self) -> None:
-        """Do what the current stream has."""
+        """Do the work of the current stream."""
         while self.current:
             self.current.pop(0)()
         self.past_the_mark = True
 
     def synchronize(self, device: Any = None) -> None:
-        """Do all."""
+        """Do all work."""
         self.drain()
         while self.other:
             self.other.pop(0)()
@@ -47,16 +47,16 @@ QUEUES = Queues()
 
 
 class Events:
-    """The stand-in of impls.torch.arrays.CudaEvents."""
+    """The stand-in for impls.torch.arrays.CudaEvents."""
 
     def hold(self, seconds: float) -> bool:
-        """Nothing is done until something waits."""
+        """Do nothing until something waits."""
         QUEUES.holds.append(seconds)
         QUEUES.past_the_mark = False
         return True
 
     def late(self, native: dict[str, Any]) -> tuple[dict[str, Any], Callable[[], None]]:
-        """Zeros, and copies that are put off."""
+        """Zeros, and a function that queues the copies."""
         zeros = {name: torch.zeros_like(tensor) for name, tensor in native.items()}
 
         def copy_all() -> None:
@@ -66,16 +66,16 @@ class Events:
         return zeros, copy_all
 
     def begin(self) -> None:
-        """The mark is where the queue is drained."""
+        """Do nothing: the mark is where the queue is drained."""
 
     def begun(self) -> bool:
-        """Whether something waited."""
+        """Whether something has waited."""
         return QUEUES.past_the_mark
 
 
 @pytest.fixture(autouse=True)
 def _cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch's streams are the stand-in, and its tensors lie on the CPU."""
+    """Torch's streams are the stand-in, and its tensors are on the CPU."""
     held: Any = pytest.importorskip("attention_conformance.impls.torch.streams")
     arrays: Any = backend(Framework.TORCH)
     QUEUES.__init__()  # type: ignore[misc]
@@ -117,7 +117,7 @@ def too_early(q: Any, k: Any, v: Any) -> Any:
 
 
 def too_late(q: Any, k: Any, v: Any) -> Any:
-    """Work in a stream that nobody waits for."""
+    """Work in a stream that nothing waits for."""
     output = torch.empty_like(v).fill_(-1.0)
     QUEUES.other.append(lambda: output.copy_(v))
     return output
@@ -146,36 +146,36 @@ def called(name: str) -> streams.InStream:
 
 
 def values(found: streams.InStream) -> list[float]:
-    """One number each of the plain call, of the one in the stream, and of that one later."""
+    """One number of the plain call, of the call in the stream, and of that call later."""
     return [float(each["output"].flat[0]) for each in (found.plain, found.in_order, found.later)]
 
 
 def test_a_call_in_its_place_computes_with_the_inputs() -> None:
-    """All three are right, and it was submitted while the stream was held."""
+    """All three results are right, and the call was submitted while the stream was held."""
     found = called("in_its_place")
     assert values(found) == [3.0, 3.0, 3.0]
     assert (found.held, QUEUES.holds) == (True, list(streams.HOLDS[:1]))
 
 
 def test_a_call_that_reads_too_early_computes_with_zeros() -> None:
-    """Also when everything is done."""
+    """The results are still wrong when everything is done."""
     assert values(called("too_early")) == [3.0, 0.0, 0.0]
 
 
 def test_results_that_come_too_late_are_not_in_the_copies() -> None:
-    """They are there once the device is idle."""
+    """The results are right once the device is idle."""
     assert values(called("too_late")) == [3.0, -1.0, 3.0]
 
 
 def test_a_call_that_waits_for_the_stream_itself_is_right() -> None:
-    """The stream is held longer and longer, and it is told that the call was never submitted in time."""
+    """The stream is held longer and longer, and the reply says that the call was never submitted in time."""
     found = called("waits")
     assert values(found) == [3.0, 3.0, 3.0]
     assert (found.held, QUEUES.holds) == (False, list(streams.HOLDS))
 
 
 def test_where_no_stream_can_be_held_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch's kernel that waits is private, and may go: without it every call would seem to be in its place."""
+    """PyTorch's waiting kernel is private and may disappear; without it every call would seem to be in its place."""
     monkeypatch.setattr(Events, "hold", lambda self, seconds: False)
     found = called("too_early")
     assert (found.status, found.text) == (
@@ -186,7 +186,7 @@ def test_where_no_stream_can_be_held_nothing_is_said(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(("name", "status"), [("raises", "raised"), ("refuses", "unsupported")])
 def test_exceptions_are_told(name: str, status: str) -> None:
-    """By status and text."""
+    """An exception is reported by status and text."""
     found = called(name)
     assert found.status == status
     assert found.text

@@ -1,4 +1,4 @@
-"""Strict JSON: what two readers would read differently is refused by name."""
+"""Strict JSON: text that two readers could read differently is refused by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from attention_conformance.impls.strict import DuplicateKey, NotANumber, NotJson, StrictError, loads
 
-#: What is refused, as which error, and its text.
+#: Refused texts, with the error and its message.
 REFUSED: dict[str, tuple[str | bytes, type[StrictError], str]] = {
     "nothing": ("", NotJson, "not JSON (Expecting value, line 1)"),
     "an error in the second line": ("[1,\n}", NotJson, "not JSON (Expecting value, line 2)"),
@@ -27,7 +27,7 @@ REFUSED: dict[str, tuple[str | bytes, type[StrictError], str]] = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_is_not_strict_is_refused(what: str) -> None:
-    """Each has an error of its kind and a short reason."""
+    """Each error has its own type and a short reason."""
     text, error, said = REFUSED[what]
     with pytest.raises(error) as caught:
         loads(text)
@@ -36,14 +36,14 @@ def test_what_is_not_strict_is_refused(what: str) -> None:
 
 @pytest.mark.parametrize("text", ['{"a": [1, 2.5, null, true], "b": {"a": "\u00e9"}}', "[]", "1e308"])
 def test_what_is_strict_is_read(text: str) -> None:
-    """As text or as bytes, it is what json reads."""
+    """Strict text or bytes are read as json reads them."""
     value: Any = loads(text)
     assert value == loads(text.encode())
     assert repr(value) == repr(json.loads(text))
 
 
 def test_infinities_are_numbers_where_they_are_wanted() -> None:
-    """Without ``finite`` they are read; keys still stand once."""
+    """Infinities are read with ``finite=False``; duplicate keys are still refused."""
     assert loads('{"a": [Infinity, 1e999]}', finite=False) == {"a": [float("inf"), float("inf")]}
     with pytest.raises(DuplicateKey):
         loads('{"a": NaN, "a": NaN}', finite=False)

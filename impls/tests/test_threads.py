@@ -1,4 +1,4 @@
-"""Cores: on which one a round begins."""
+"""Cores: the one on which a round begins."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs L
 
 
 def here() -> int:
-    """The core that this thread is on."""
+    """The core of this thread."""
     return int(ctypes.CDLL(None).sched_getcpu())
 
 
 @linux
 def test_rounds_begin_on_the_cores_by_their_numbers() -> None:
-    """One after the other, and the first again; afterwards the thread may use all of them, as may those it starts."""
+    """The cores are used in turn; afterwards the thread, and those that it starts, may use all of them."""
     usable = os.sched_getaffinity(0)
     found = threads.near()
     for number in range(2 * len(found)):
         seen = []
-        for _ in range(20):  # the system may move it on at once, and seldom does
+        for _ in range(20):  # the system may move it on at once, but rarely does
             threads.begin_on(number)
             seen.append(here())
         assert seen.count(found[number % len(found)]) > 10
@@ -42,7 +42,7 @@ def test_rounds_begin_on_the_cores_by_their_numbers() -> None:
 
 
 def core_of(thread: int) -> int:
-    """The core that another thread of this process was on last (proc(5), field 39)."""
+    """The core that another thread of this process last ran on (proc(5), field 39)."""
     return int(Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()[36])
 
 
@@ -50,7 +50,7 @@ def core_of(thread: int) -> int:
 @linux
 @pytest.mark.skipif(len(threads.near()) < 2, reason="needs two cores")
 def test_a_thread_that_spins_on_the_core_leaves_it() -> None:
-    """As a library's does between two calls; afterwards it may use all cores again."""
+    """A library's thread may spin between two calls; it is moved away, and may use all cores again afterwards."""
     usable = os.sched_getaffinity(0)
     spinner = threading.Thread(target=hashlib.pbkdf2_hmac, args=("sha256", b"", b"", 4_000_000))
     spinner.start()
@@ -61,7 +61,7 @@ def test_a_thread_that_spins_on_the_core_leaves_it() -> None:
         while core_of(thread) != core:
             time.sleep(0.001)
         threads.begin_on(number)
-        assert core_of(thread) == core  # it is bound to it: nothing is changed
+        assert core_of(thread) == core  # it is bound to that core: nothing is changed
         os.sched_setaffinity(thread, usable)
         seen = set()
         for _ in range(3):
@@ -77,7 +77,7 @@ def test_a_thread_that_spins_on_the_core_leaves_it() -> None:
 def test_a_quota_is_no_more_cores_than_it_gives_time_for(
     quota: float | None, cores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a container that sees all cores of its machine and may use the time of a few."""
+    """A container may see all cores of its machine but use the time of only a few."""
     monkeypatch.setattr(threads, "affinity", lambda: frozenset(range(8)))
     monkeypatch.setattr(threads, "_quota", lambda: quota)
     assert threads.usable_cores() == cores
@@ -85,7 +85,7 @@ def test_a_quota_is_no_more_cores_than_it_gives_time_for(
 
 @linux
 def test_no_core_is_used_that_is_not_allowed() -> None:
-    """Bound to one core, a thread stays there whatever the number."""
+    """A thread that is bound to one core stays there whatever the number."""
     usable = os.sched_getaffinity(0)
     one = max(usable)
     os.sched_setaffinity(0, {one})
@@ -99,7 +99,7 @@ def test_no_core_is_used_that_is_not_allowed() -> None:
 
 
 def test_where_threads_cannot_be_moved_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on macOS."""
+    """Threads cannot be moved on macOS."""
     monkeypatch.delattr(os, "sched_setaffinity", raising=False)
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     threads.begin_on(1)
@@ -113,7 +113,7 @@ def test_where_threads_cannot_be_moved_nothing_happens(monkeypatch: pytest.Monke
 def test_cores_with_another_last_cache_are_left_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shared: str | None, near: tuple[int, ...]
 ) -> None:
-    """Those that share it with the first one take part; all do where the system does not tell."""
+    """Cores that share the first one's cache take part; all do where the system does not say."""
     for level, text in (("1", "0"), ("3", shared)):
         if text is not None and shared is not None:
             folder = tmp_path / f"cpu0/cache/index{level}"
@@ -126,7 +126,7 @@ def test_cores_with_another_last_cache_are_left_out(
 
 @linux
 def test_places_are_groups_of_cores_of_which_the_first_has_the_first_cores() -> None:
-    """As many as fit into the cores that share a cache; all of a process that wants more, and none of one unbound."""
+    """Places are as many as fit into the cores that share a cache; a larger process has all, an unbound one none."""
     found = threads.near()
     assert threads.places(1) == tuple((core,) for core in found)
     assert threads.places(len(found)) == (found,)
@@ -138,7 +138,7 @@ def test_places_are_groups_of_cores_of_which_the_first_has_the_first_cores() -> 
 @linux
 @pytest.mark.skipif(len(threads.near()) < 2, reason="needs two cores")
 def test_all_threads_of_a_process_are_moved() -> None:
-    """Those that it has, and those that they start."""
+    """Existing threads are moved, and those that they start follow."""
     usable = os.sched_getaffinity(0)
     one, other = threads.near()[:2]
     waits = threading.Event()

@@ -1,4 +1,4 @@
-"""Torch's Backend: what goes in comes back, with its strides, and nothing else is taken for a tensor."""
+"""Torch's Backend: arrays come back with their strides, and only tensors are accepted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DTYPES = (np.float64, np.float32, np.float16, ml_dtypes.bfloat16, np.int64, np.b
 
 
 def _array(dtype: type) -> np.ndarray:
-    """(2, 3, 4, 5), with the last axis constant so that ``expanded`` has something to expand."""
+    """An array (2, 3, 4, 5), with the last axis constant so that ``expanded`` has something to expand."""
     numbers = np.arange(24).reshape(2, 3, 4, 1) % 7
     return np.broadcast_to(numbers, (2, 3, 4, 5)).astype(dtype)
 
@@ -50,7 +50,7 @@ def test_empty_and_scalar_arrays(dtype: type) -> None:
 
 
 def test_changes_are_seen() -> None:
-    """A tensor modified in place shows the change when it is read again (SDPA-28 relies on it)."""
+    """A tensor that is modified in place shows the change when it is read again (SDPA-28 relies on it)."""
     tensor = arrays.put(memory_layouts.lay_out(np.zeros((2, 3), np.float32), "transposed"), "cpu")
     tensor[1, 2] = 5
     assert arrays.get(tensor)[1, 2] == 5
@@ -58,7 +58,7 @@ def test_changes_are_seen() -> None:
 
 @pytest.mark.parametrize("value", [np.zeros(3), [1.0], 1.0, None], ids=["numpy", "list", "float", "none"])
 def test_get_refuses_what_is_no_tensor(value: object) -> None:
-    """Only tensors are results; a NumPy array, a list or a number is refused by name of its type."""
+    """Only tensors are results; a NumPy array, a list or a number is refused with its type."""
     with pytest.raises(TypeError, match="expected a torch tensor, got"):
         arrays.get(value)
 
@@ -83,7 +83,7 @@ def _autocast() -> None:
     ("leave", "name"), [(_autocast, "autocast of torch"), (lambda: _Mode().__enter__(), "modes of torch")]
 )
 def test_what_a_call_enters_and_does_not_leave_is_told_and_left(leave: Callable[[], Any], name: str) -> None:
-    """The next call is not in it."""
+    """The next call does not run in the mode."""
     before = [each.get() for each in arrays.settings()]
     with Watch(arrays.settings()) as watch:
         leave()

@@ -1,4 +1,4 @@
-"""Torch's implementations against the reference, inside the bound of the profile that each declares."""
+"""Torch's implementations compared with the reference, inside the bound of the profile that each declares."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
 
 BY_NAME = {each.name: each for each in IMPLEMENTATIONS}
-#: A case or two of every group that the written-out implementation has to get right, in each dtype of the case.
+#: One or two cases of every group that the written-out implementation must get right, in each dtype of the case.
 WRITTEN_OUT = (
     "plain", "one-query", "value-width-larger", "heads-4-over-2", "empty-keys", "empty-queries", "long",
     "scale-zero", "scale-negative", "softcap", "mask", "bias", "causal-more-keys", "offset-negative", "window-both",
     "lengths", "lse", "weights", "range-product-overflows", "masked-large-values", "nan-query",
     "memory-inner", "memory-guarded", "inputs-unchanged", "repeat",
 )  # fmt: skip
-#: What scaled_dot_product_attention gets right on the CPU, whichever backend computes it.
+#: Cases that scaled_dot_product_attention gets right on the CPU, whichever backend computes them.
 LIBRARY = ("plain", "one-query", "heads-4-over-2", "scale-given", "mask", "bias", "causal-more-keys", "tiles")
 
 
@@ -40,7 +40,7 @@ def reply(implementation: Implementation, name: str, dtype: str) -> Reply:
 
 
 def assert_within_bound(implementation: Implementation, name: str, dtype: str) -> None:
-    """Every result of the case is there, unmodified inputs, equal repeats, and inside the bound."""
+    """Assert that the reply has every result inside the bound, unmodified inputs and equal repeats."""
     case, answer = all_cases()[name], reply(implementation, name, dtype)
     assert (answer.status, answer.modified, answer.unequal) == ("returned", (), ()), answer.text
     assert tuple(answer.results) == case.results()
@@ -61,41 +61,41 @@ def test_written_out(name: str) -> None:
 @pytest.mark.parametrize("implementation", ["torch-sdpa", "torch-sdpa-math", "torch-sdpa-flash"])
 @pytest.mark.parametrize("name", LIBRARY)
 def test_sdpa(implementation: str, name: str) -> None:
-    """The library's function is called so that ordinary inputs come out right, in the declared profile."""
+    """The adapter calls the library's function so that ordinary inputs give right results, in the declared profile."""
     for dtype in all_cases()[name].dtypes:
         assert_within_bound(BY_NAME[implementation], name, dtype)
 
 
 def test_flex() -> None:
-    """flex_attention is called so that an input with grouped heads comes out right; each new rule costs it seconds."""
+    """The adapter calls flex_attention so that grouped heads give right results; each new rule takes it seconds."""
     assert_within_bound(BY_NAME["torch-flex"], "heads-grouped-causal", "float32")
 
 
 def test_mask_and_bias_together_are_unsupported() -> None:
-    """scaled_dot_product_attention has one attn_mask, so mask and bias in one call are unsupported, not wrong."""
+    """scaled_dot_product_attention has one attn_mask, so a call with mask and bias is unsupported, not wrong."""
     answer = reply(BY_NAME["torch-sdpa"], "combined-mask-bias-minus-inf", "float32")
     assert answer.status == "unsupported"
     assert "attn_mask" in answer.text
 
 
 def test_forced_kernel_that_refuses_is_unsupported() -> None:
-    """The flash kernel has no form with Dv other than D; that is unsupported, and never another kernel's result."""
+    """The flash kernel needs Dv = D; other calls are unsupported, and never get another kernel's result."""
     assert reply(BY_NAME["torch-sdpa-flash"], "value-width-larger", "float32").status == "unsupported"
     assert reply(BY_NAME["torch-sdpa-math"], "value-width-larger", "float32").status == "returned"
 
 
 def test_other_exceptions_are_passed_on() -> None:
-    """What torch raises for inputs that do not fit together is not taken for "unsupported"."""
+    """Torch's exception for inputs that do not fit together is not taken for "unsupported"."""
     assert reply(BY_NAME["torch-sdpa"], "invalid-dtypes", "float32").status == "raised"
 
 
-#: What is compiled in one form alone takes no option, and nested tensors have no causal backend on the CPU.
+#: Functions compiled in one form take no option, and nested tensors have no causal backend on the CPU.
 WITHOUT_OPTIONS = ("torch-flex-compile", "torch-varlen-nested")
 
 
 @pytest.mark.parametrize("implementation", sorted(BY_NAME))
 def test_signature_is_readable(implementation: str) -> None:
-    """Every target can be loaded, and its keywords are some of its operator's."""
+    """Every target can be loaded, and its keywords are among its operator's."""
     keywords, known = describe(BY_NAME[implementation]).keywords, OPERATORS[BY_NAME[implementation].operator].keywords
     assert "is_causal" in keywords or "is_causal" not in known or implementation in WITHOUT_OPTIONS
     assert keywords <= set(known)
@@ -123,7 +123,7 @@ def test_eager_can_be_exported() -> None:
 def test_compiled_code_is_kept_in_the_cache_folder_of_the_user(
     named: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless the user has said where."""
+    """The folder is used unless the user has set another one."""
     from attention_conformance.impls.torch.compiled import keep_compilations
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
@@ -137,7 +137,7 @@ def test_compiled_code_is_kept_in_the_cache_folder_of_the_user(
 def test_cache_folder_that_cannot_be_made_leaves_the_choice_to_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file stands where the folder would be."""
+    """Here a file is where the folder would be."""
     from attention_conformance.impls.torch.compiled import keep_compilations
 
     (tmp_path / "file").touch()
@@ -149,7 +149,7 @@ def test_cache_folder_that_cannot_be_made_leaves_the_choice_to_torch(
 
 
 def test_gradients_of_a_plug_in_leave_the_limits_of_torch_as_they_are() -> None:
-    """It may compile by itself: what compiles is imported, and its limits are set, where the suite compiles."""
+    """Imports and limits of torch's compiler are set only where the suite compiles; a plug-in may compile by itself."""
     code = (
         "import sys, attention_conformance.impls.torch.gradients",
         "assert 'torch._dynamo.config' not in sys.modules",

@@ -28,7 +28,7 @@ from attention_conformance.impls.torch import layer, modules  # noqa: E402
 pytestmark = pytest.mark.slow
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
-#: What the module cannot express, on either path.
+#: Problems that the module cannot express, on either path.
 INEXPRESSIBLE = {"scale", "heads-not-as-wide-as-input", "no-output-projection", "one-head-no-output-projection"}
 SLOW = sorted(PROBLEMS.keys() - INEXPRESSIBLE)
 FAST = (
@@ -44,7 +44,7 @@ def run(function: Any, arrays: Mapping[str, np.ndarray], options: Mapping[str, A
 
 
 def check(function: Any, name: str, dtype: str) -> None:
-    """The function is right on a problem, every intermediate array stored in the dtype, and leaves its inputs alone."""
+    """Assert that the function is right on a problem, with every intermediate stored in the dtype, inputs unchanged."""
     arrays, options = problem(name, dtype)
     before = copied(arrays)
     assert_right(run(function, arrays, options), arrays, options)
@@ -68,7 +68,7 @@ def test_sublayer(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", SLOW)
 def test_slow_path(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The module on its slow path is right wherever it can express the problem, and is never on its fast path."""
+    """The module on its slow path is right wherever it can express the problem, and never takes the fast path."""
     monkeypatch.setattr(torch, "_native_multi_head_attention", _forbidden)
     check(modules.slow, name, dtype)
 
@@ -82,7 +82,7 @@ def test_weights_as_inputs(name: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FAST)
 def test_fast_path(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The module is right on its fast path, which is really taken: once, and nothing else."""
+    """The module on its fast path is right, and really takes it, exactly once."""
     calls = []
     native = torch._native_multi_head_attention
 
@@ -97,7 +97,7 @@ def test_fast_path(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_fast_path_with_gradients_required(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An input that requires a gradient does not send the call down the slow path."""
+    """An input that requires a gradient does not make the call take the slow path."""
     monkeypatch.setattr(torch.nn.functional, "multi_head_attention_forward", _forbidden)
     arrays, options = problem("plain", "float32")
     given: dict[str, Any] = {name: tensors.put(array, "cpu").requires_grad_() for name, array in arrays.items()}
@@ -119,14 +119,14 @@ def _forbidden(*_: Any, **__: Any) -> Any:
     ],
 )
 def test_what_the_fast_path_refuses(name: str, change: dict[str, Any], reason: str) -> None:
-    """A call that the module would send down its slow path is unsupported, with the reason."""
+    """A call that the module would run on its slow path is unsupported, with the reason."""
     arrays, options = problem(name, "float32")
     with pytest.raises(NotImplementedError, match=reason):
         run(modules.fast, arrays, options | change)
 
 
 def test_fast_path_switched_off_is_refused() -> None:
-    """Where the user has switched the fast path off, it is unsupported; the slow path leaves the switch as it was."""
+    """A fast path that the user has switched off is unsupported; the slow path leaves the switch unchanged."""
     arrays, options = problem("plain", "float32")
     run(modules.slow, arrays, options)
     assert torch.backends.mha.get_fastpath_enabled()
@@ -135,7 +135,7 @@ def test_fast_path_switched_off_is_refused() -> None:
 
 
 def test_what_the_module_refuses() -> None:
-    """Other widths, no output projection, and a boolean mask beside an additive one are unsupported."""
+    """Other widths, a missing output projection, and a boolean mask with an additive one are unsupported."""
     for name in INEXPRESSIBLE - {"scale"}:
         arrays, options = problem(name, "float32")
         with pytest.raises(NotImplementedError):
@@ -147,7 +147,7 @@ def test_what_the_module_refuses() -> None:
 
 @pytest.mark.parametrize("function", [layer.mha, modules.slow, modules.functional, modules.fast])
 def test_heads_that_do_not_divide_are_refused(function: Any) -> None:
-    """Heads that do not divide the width raise an exception, and not the one for "unsupported"."""
+    """Heads that do not divide the width raise an exception, but not the one for "unsupported"."""
     arrays, options = problem("plain", "float32")
     arrays = {name: a[..., :6] if a.ndim < 3 else a for name, a in arrays.items()}
     arrays |= {"x_q": arrays["x_q"][..., :6], "w_o": arrays["w_o"][:6]}
@@ -168,7 +168,7 @@ def test_four_words(name: str, dtype: str, function: Any) -> None:
 
 
 def test_module_is_built_once_per_set_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same tensors get the same module; other tensors, or the same changed in place, get one with their values."""
+    """The same tensors get the same module; other tensors, or the same modified in place, get one with their values."""
     arrays, options = problem("plain", "float32")
     given: dict[str, Any] = {name: tensors.put(array, "cpu") for name, array in arrays.items()}
     built: list[Any] = []
@@ -190,7 +190,7 @@ def test_module_is_built_once_per_set_of_weights(monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_module_is_built_again_where_layers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process of the bench times many layers in turns, each with several sets of weights."""
+    """A benchmark process times many layers in turn, each with several sets of weights."""
     arrays, options = problem("plain", "float32")
     sets: list[dict[str, Any]] = [{n: tensors.put(array, "cpu") for n, array in arrays.items()} for _ in range(12)]
     for given in sets:
@@ -201,19 +201,19 @@ def test_no_module_is_built_again_where_layers_take_turns(monkeypatch: pytest.Mo
 
 
 def test_a_module_is_not_that_of_a_bias_that_is_no_more() -> None:
-    """Without the biases of an earlier call the module has none, though its first weight is the same."""
+    """After a call with biases, a call without them has none, though its first weight is the same."""
     arrays, options = problem("plain", "float32")
     given: dict[str, Any] = {name: tensors.put(array, "cpu") for name, array in arrays.items()}
     before = modules.slow(**given, **options)
     for name in ("b_q", "b_k", "b_v", "b_o"):
         given.pop(name, None)
     assert not torch.equal(modules.slow(**given, **options), before)
-    anew = {name: tensor.clone() for name, tensor in given.items()}  # of which no module was made before
+    anew = {name: tensor.clone() for name, tensor in given.items()}  # no module was built for these before
     assert torch.equal(modules.slow(**given, **options), modules.slow(**anew, **options))
 
 
 def test_a_module_goes_with_its_weights() -> None:
-    """No case leaves its layer behind."""
+    """A module is dropped with its weights, so no case leaves its layer behind."""
     arrays, options = problem("plain", "float32")
     gc.collect()
     kept = len(modules._MODULES)
@@ -226,7 +226,7 @@ def test_a_module_goes_with_its_weights() -> None:
 
 
 def test_building_a_module_draws_no_random_numbers() -> None:
-    """A module's parameters are not initialised, so that torch's generator is left as it was."""
+    """A module's parameters are not initialised, so torch's generator is left unchanged."""
     arrays, options = problem("plain", "float32")
     before = torch.get_rng_state()
     run(modules.slow, arrays, options)
@@ -249,20 +249,20 @@ def test_exportable(function: Any) -> None:
 
 
 def test_sublayer_compiles() -> None:
-    """torch.compile takes the sub-layer as a whole, without a break at a tensor's value."""
+    """torch.compile takes the whole sub-layer, without a graph break at a tensor's value."""
     arrays, options = problem("pre-norm-causal-mask", "float32")
     compiled = torch.compile(layer.sublayer, fullgraph=True, backend="aot_eager")
     assert_right(run(compiled, arrays, options), arrays, options)
 
 
 def test_the_module_asked_for_weights_has_the_same_output() -> None:
-    """The composition that it then takes in the place of scaled_dot_product_attention keeps the limits."""
+    """The composition that it then uses instead of scaled_dot_product_attention stays inside the limits."""
     arrays, options = problem("lengths-causal", "float64")
     assert_right(run(modules.composed, arrays, options), arrays, options)
 
 
 def test_gradients_reach_inputs_and_weights() -> None:
-    """The written-out layer and the module with its weights as inputs differentiate to the same gradients."""
+    """The written-out layer and the module with its weights as inputs give the same gradients."""
     arrays, options = problem("lengths-causal", "float64")
     found = []
     for function in (layer.mha, modules.functional):
@@ -270,7 +270,7 @@ def test_gradients_reach_inputs_and_weights() -> None:
         leaves = [t.requires_grad_() for t in given.values() if t.is_floating_point()]
         function(**given, **options).square().sum().backward()
         found.append([leaf.grad for leaf in leaves])
-    # b_k moves all scores of a row alike, so that its gradient is zero but for rounding: an absolute limit serves all.
+    # b_k moves all scores of a row equally, so its gradient is zero but for rounding: an absolute limit fits all.
     for one, two in zip(*found, strict=True):
         assert torch.allclose(one, two, rtol=1e-11, atol=1e-11)
 
@@ -278,7 +278,7 @@ def test_gradients_reach_inputs_and_weights() -> None:
 @pytest.mark.parametrize("function", [layer.mha, modules.slow, modules.fast], ids=["written", "slow", "fast"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_scale_by_model_width_is_rejected(dtype: str, function: Any) -> None:
-    """The comparison used here finds 1/√(model width), which a query gives that is smaller by √heads."""
+    """The comparison used here detects 1/√(model width), produced by a query that is smaller by √heads."""
     arrays, options = problem("four-heads", dtype)
     smaller = {name: arrays[name] * np.dtype(dtype).type(4**-0.5) for name in ("w_q", "b_q")}
     with pytest.raises(AssertionError, match="times the limit"):
@@ -286,7 +286,7 @@ def test_scale_by_model_width_is_rejected(dtype: str, function: Any) -> None:
 
 
 def test_scrambled_heads_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison used here finds source 002's way to combine heads, which mixes batch and sequence."""
+    """The comparison used here detects source 002's way to combine heads, which mixes batch and sequence."""
     monkeypatch.setattr(layer, "_combine", lambda x: x.permute(2, 1, 0, 3).reshape(x.shape[0], x.shape[2], -1))
     arrays, options = problem("plain", "float32")
     with pytest.raises(AssertionError, match="times the limit"):

@@ -1,4 +1,4 @@
-"""Wire between a worker and its parent: what is sent comes back alike, and whatever else arrives is one exception."""
+"""The wire between a worker and its parent: values arrive unchanged, and anything else raises one exception."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from attention_conformance.impls.process import wire
 
 NUMBER = b"0123456789abcdef"
 
-#: Bytes of arrays that are allowed here.
+#: Bytes of arrays that are allowed in these tests.
 LARGEST = 1 << 20
 
 
 @dataclass(frozen=True)
 class Some:
-    """A record with everything that a record may have."""
+    """A record with every kind of field."""
 
     status: Literal["returned", "raised"]
     results: dict[str, np.ndarray] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Some:
 
 
 def received(data: bytes, kind: Any = Some) -> Any:
-    """What a parent makes of these bytes, after which the connection is closed."""
+    """The parent's reading of these bytes, after which the connection is closed."""
     ours, theirs = socket.socketpair()
     theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(data) + 1)
     line = wire.Line(ours, LARGEST)
@@ -49,7 +49,7 @@ def received(data: bytes, kind: Any = Some) -> Any:
 
 
 def sent(value: Any, largest: int = LARGEST) -> bytes:
-    """An answer as its bytes."""
+    """The bytes of an answer."""
     return b"".join(map(bytes, wire.result(NUMBER, value, 0.5, largest)))
 
 
@@ -68,7 +68,7 @@ def sent(value: Any, largest: int = LARGEST) -> bytes:
     ids=str,
 )
 def test_an_array_comes_back_with_its_bits(array: np.ndarray) -> None:
-    """Dtype, shape, bytes and whether its memory is by columns."""
+    """Dtype, shape, bytes and column order survive."""
     got = received(sent(Some("returned", {"a": array}))).results["a"]
     assert (got.dtype, got.shape, got.tobytes()) == (array.dtype, array.shape, array.tobytes())
     assert got.flags.f_contiguous == (array.flags.f_contiguous or array.size == 0 or array.ndim < 2)
@@ -85,13 +85,13 @@ def test_an_array_comes_back_with_its_bits(array: np.ndarray) -> None:
     ids=["objects", "texts", "structures"],
 )
 def test_an_array_of_no_numbers_comes_back_as_its_name(array: np.ndarray, dtype: str) -> None:
-    """Its shape and dtype are all that a judge says of it."""
+    """The shape and the dtype's name are all that a judge reports about it."""
     got = received(sent(Some("returned", {"a": array}))).results["a"]
     assert (str(got.dtype), got.shape) == (dtype, array.shape)
 
 
 def test_a_record_comes_back_in_its_types() -> None:
-    """Tuples and sets by the types of the fields, NumPy's scalars as numbers, NaN as NaN."""
+    """Tuples and sets come back by the fields' types, NumPy's scalars as numbers, and NaN as NaN."""
     numbers: Any = (1.5, np.float32(2.0), float("inf"))
     got = received(sent(Some("raised", {}, numbers, frozenset("ab"), {"x": (1, None)})))
     assert got == Some("raised", {}, (1.5, 2.0, float("inf")), frozenset("ab"), {"x": [1, None]})
@@ -101,7 +101,7 @@ def test_a_record_comes_back_in_its_types() -> None:
     "value", [object(), Some("returned", plain=1 << 80), Some("returned", {"a": np.zeros(LARGEST)})], ids=type
 )
 def test_what_cannot_be_sent_is_said_by_the_worker(value: Any) -> None:
-    """An object, a number without end, and more than is allowed."""
+    """An object, an endless number, and too much data raise in the worker."""
     with pytest.raises(TypeError, match="the answer cannot be sent"):
         sent(value)
 
@@ -112,7 +112,7 @@ def test_what_cannot_be_sent_is_said_by_the_worker(value: Any) -> None:
     ids=str,
 )
 def test_a_record_of_another_type_is_malformed(value: Any) -> None:
-    """Each field is of its type."""
+    """Each field must have its type."""
     with pytest.raises(wire.Malformed, match=r"a record that is not Some|in the place of an array"):
         received(sent(value))
 
@@ -124,7 +124,7 @@ def test_an_array_that_no_record_has_is_malformed() -> None:
 
 
 def test_mutated_and_random_bytes_are_an_answer_or_malformed() -> None:
-    """Thousands of them, within bounded time and memory; nothing else is ever raised but the end of the connection."""
+    """Thousands of them take bounded time and memory, and raise nothing else but the end of the connection."""
     rng = random.Random(0)  # noqa: S311
     valid = [
         sent(Some("returned", {"a": np.arange(6.0), "b": np.ones((2, 3), bool)}, (1.0,), frozenset("x"), {"y": [1]})),
@@ -162,7 +162,7 @@ def test_mutated_and_random_bytes_are_an_answer_or_malformed() -> None:
 
 @pytest.mark.parametrize("begin", [b"\x91", b"\x81", b"\x81\xa1a"], ids=["lists", "maps", "named maps"])
 def test_depth_without_end_is_malformed(begin: bytes) -> None:
-    """A million levels."""
+    """A million levels are malformed."""
     record = begin * 1_000_000
     header = wire.ANSWER.pack(wire.MAGIC, wire.RESULT, NUMBER, 1, len(record), 0, 0.0)
     with pytest.raises(wire.Malformed):
@@ -170,7 +170,7 @@ def test_depth_without_end_is_malformed(begin: bytes) -> None:
 
 
 def test_an_answer_and_its_seal_may_arrive_at_once_and_nothing_behind_them() -> None:
-    """However the bytes are cut."""
+    """An answer and its seal are accepted however the bytes are cut; nothing may follow them."""
     answer, seal = sent(Some("returned", {"a": np.arange(20000.0)})), b"".join(wire.sealed(NUMBER))
     for data, right in ((answer + seal, True), (answer + seal + b"x", False), (answer + answer, False)):
         ours, theirs = socket.socketpair()

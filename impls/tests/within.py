@@ -1,4 +1,4 @@
-"""Whether results are inside the error bound: the one tolerance, for tests of implementations as for judging them."""
+"""The check that results are inside the error bound: tests of implementations use the same tolerance as the judge."""
 
 from __future__ import annotations
 
