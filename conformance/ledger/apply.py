@@ -16,6 +16,22 @@ def apply(ledger: Ledger, result: Result, case: AnyCase, versions: Mapping[str, 
 
     A pass stays a pass, with a note, if the record's deviation is intermittent: only many results together show that it
     is gone (``ledger stale``).
+
+    Parameters
+    ----------
+    ledger
+        Known deviations.
+    result
+        Result of a case, or of a clause that takes several calls.
+    case
+        The case, or the one that the calls were made from.
+    versions
+        Versions of the packages, which decide whether a record is in force.
+
+    Returns
+    -------
+    Result
+        The result with its final outcome.
     """
     deviation = ledger.find(result.implementation, result.device, result.dtype, result.case, versions)
     if deviation is None:

@@ -37,12 +37,21 @@ def judge(target: Target, question: str, pool: Pool, keywords: frozenset[str], t
 
     Parameters
     ----------
+    target
+        The target.
     question
         A name in ``questions`` of the target's operator.
+    pool
+        Worker processes.
     keywords
         Keywords that the implementation accepts.
     timeout
         Seconds for each of the two calls.
+
+    Returns
+    -------
+    Result
+        Passed where the rows have the same bits in both calls, an advisory where they differ.
     """
     implementation = target.implementation
     operator = implementation.operator

@@ -221,5 +221,16 @@ QUESTIONS: Mapping[str, Mapping[str, Question]] = {
 
 
 def questions(operator: str) -> Mapping[str, Question]:
-    """The questions for an operator; none if it has no clause of this kind."""
+    """The questions for an operator; none if it has no clause of this kind.
+
+    Parameters
+    ----------
+    operator
+        Operator, such as "sdpa".
+
+    Returns
+    -------
+    Mapping[str, Question]
+        Questions by name.
+    """
     return QUESTIONS.get(operator, {})
