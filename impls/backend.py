@@ -29,10 +29,10 @@ class Events(Protocol):
     """Two marks in a device's queue, between which it measures the time by its own clock."""
 
     def hold(self, seconds: float) -> bool:
-        """Put work that takes this long behind what was submitted so far; False where the framework has none."""
+        """Queue work that takes this long behind what was submitted so far; False where the framework has none."""
 
     def late(self, native: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[], None]]:
-        """Arguments whose arrays have other numbers, and what puts copies of the right ones into the queue."""
+        """Arguments whose arrays hold other numbers, and a function that queues copies of the right ones."""
 
     def begin(self) -> None:
         """Put the first mark behind what was submitted so far."""
@@ -41,10 +41,10 @@ class Events(Protocol):
         """Whether the device is past the first mark already."""
 
     def end(self) -> None:
-        """Put the second one behind what was submitted so far."""
+        """Put the second mark behind what was submitted so far."""
 
     def seconds(self) -> float:
-        """Wait until the device is past the second mark; the time from the first to it."""
+        """Wait until the device is past the second mark; returns the time between the two marks."""
 
 
 class Backend(Protocol):
@@ -56,7 +56,7 @@ class Backend(Protocol):
     def put(self, array: np.ndarray, device: str) -> Any:
         """A native array, with the strides of ``array`` where the framework has strides.
 
-        ``array`` was made for this call alone, so its memory may be shared; modifying the native array
+        ``array`` was made for this call only, so its memory may be shared; modifying the native array
         must be visible to a later ``get``.
         """
 
@@ -67,28 +67,29 @@ class Backend(Protocol):
         """Wait until everything submitted to the device is done."""
 
     def wait(self, returned: Any) -> None:
-        """Wait until what a call returned is computed; takes no longer for what else lies on the device."""
+        """Wait until a call's results are computed; must take no longer for other arrays on the device."""
 
     def matmul(self, a: Any, b: Any) -> Callable[[], Any]:
         """The prepared product of two native matrices, in the precision of their dtype.
 
-        Raises in the framework's own way if it has none; NotImplementedError where another has the device's best.
+        Raises the framework's own exception if it has none; NotImplementedError where another framework has the
+        device's best.
         """
 
     def copy(self, array: Any) -> Callable[[], Any]:
-        """The prepared copy of a native array; NotImplementedError where another has the device's best."""
+        """The prepared copy of a native array; NotImplementedError where another framework has the device's best."""
 
     def events(self, device: str) -> Events | None:
-        """Marks in the device's queue; None where the framework has none, and of the CPU."""
+        """Marks in the device's queue; None where the framework has none, and for the CPU."""
 
     def cache_bytes(self, device: str) -> int | None:
-        """Bytes of the device's last cache; None where the framework does not tell, and of the CPU."""
+        """Bytes of the device's last-level cache; None where the framework does not report them, and for the CPU."""
 
     def memory(self, device: str) -> tuple[int, int] | None:
-        """Bytes that are held on the device now, and at most so far, by the framework's count; None without one."""
+        """Bytes held on the device now, and the most so far, by the framework's count; None without one."""
 
     def release(self) -> None:
-        """Let go of memory that is kept for later calls; whoever still has a prepared function can call it."""
+        """Release memory that is kept for later calls; prepared functions can still be called."""
 
     def versions(self) -> dict[str, str]:
         """Versions of the packages that decide what this framework computes."""
@@ -114,14 +115,14 @@ def backend(framework: Framework) -> Backend:
 
 
 def to_numpy(array: Any) -> np.ndarray:
-    """The NumPy array of an array of any framework, on any device; what a gradient hangs on is left behind.
+    """The NumPy array of an array of any framework, on any device, detached from gradients.
 
     Parameters
     ----------
     array
         A NumPy array or scalar, a torch tensor, a JAX array, or anything with ``__array__``,
         ``__array_interface__`` or ``__dlpack__``.
-        No framework is imported for it: an array of torch's exists only where torch is imported.
+        No framework is imported for it: a torch tensor exists only where torch is imported.
 
     Returns
     -------
@@ -131,7 +132,7 @@ def to_numpy(array: Any) -> np.ndarray:
     Raises
     ------
     TypeError
-        For anything that is no array, or an array that cannot be copied to the host.
+        For anything that is not an array, or an array that cannot be copied to the host.
     """
     for name, kind, framework in (("torch", "Tensor", Framework.TORCH), ("jax", "Array", Framework.JAX)):
         module = sys.modules.get(name)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-#: Names another folder than the user's; "" keeps nothing.
+#: Variable that names another folder than the user's; "" keeps nothing.
 VARIABLE = "ATTENTION_CONFORMANCE_CACHE"
 
 
 def folder(name: str) -> Path | None:
-    """The folder of one kind of things, which need not be there.
+    """The folder for one kind of files; it need not exist.
 
     Parameters
     ----------
     name
-        Name of the folder: that of a framework, or of what is kept.
+        Name of the folder: a framework, or the kind of files.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """One call of an implementation, from NumPy arrays to NumPy arrays: what a worker process does with a case.
 
 Load, convert to the framework's arrays and layout, prepare (once per distinct call), run, convert back,
-and look whether an input or the process was changed.  No result is judged or repaired here.
+and check whether an input or the process was changed.  No result is judged or repaired here.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from attention_conformance.impls.process.noise import Noise
 from attention_conformance.impls.process.pool import Crashed, TimedOut
 from attention_conformance.impls.process.state import Moved, Setting, Watch
 
-#: Results that have the axes of q, k or v, and so their layout; and what has the layout of the past.
+#: Results that have the axes of q, k or v, and so their layout; and arrays in the layout of the past.
 HEADS_OUTSIDE = ("output", "grad_q", "grad_k", "grad_v")
 PAST = ("past_key", "past_value", "present_key", "present_value")
 
@@ -68,7 +68,7 @@ class Request:
     memory: str = "contiguous"
     #: Times to run; results after the first are only compared with it.
     repeats: int = 1
-    #: The arrays that are laid out as ``memory`` says, by name; all where none is named.
+    #: Names of the arrays that are laid out as ``memory`` says; all where none is named.
     laid_out: tuple[str, ...] = ()
 
     @classmethod
@@ -96,22 +96,22 @@ class Reply:
     unequal: tuple[str, ...] = ()  # results that differed between repeats
     prepare_seconds: float = 0.0
     run_seconds: float = 0.0
-    #: What the call left changed in its process, "name: from → to" each; and what of the kind does no harm.
+    #: Changes that the call left in its process, "name: from → to" each; and the harmless ones.
     changed: tuple[str, ...] = ()
     side_effects: tuple[str, ...] = ()
-    #: What changed could not be put back, so that this process is of no more use.
+    #: A change could not be undone, so this process is of no more use.
     spoilt: bool = False
-    #: What the library said when it took another path than the one that it was asked for, as it will from now on.
+    #: The library's message when it took another path than the requested one, as it will from now on.
     fell_back: str = ""
     #: Bytes of memory that the process holds after the call.
     resident: int = 0
-    #: "raised" though the function returned: what it returned is no result, which is no refusal of its input.
+    #: "raised" though the function returned: its return value is not a result, which is not a refusal of the input.
     accepted: bool = False
 
 
 @dataclass(frozen=True)
 class Description:
-    """Description that an implementation's function gives of itself once it is imported."""
+    """Description that an implementation's function gives of itself after its import."""
 
     keywords: frozenset[str]
     attributes: dict[str, Any]
@@ -136,7 +136,7 @@ def describe(implementation: Implementation) -> Description:
     Raises
     ------
     ImplementationError
-        If it cannot be imported, or is no function.
+        If it cannot be imported, or is not a function.
     """
     function = load_function(implementation)
     if not callable(function):
@@ -145,13 +145,13 @@ def describe(implementation: Implementation) -> Description:
     signature = operator_of(function, implementation.function_of or implementation.operator)
     operator = OPERATORS[GRADIENTS.get(signature.name, signature.name)] if implementation.function_of else signature
     accepted = keywords(function, signature) & set(operator.keywords)
-    if implementation.function_of:  # gradients of results behind the first are given to automatic differentiation
+    if implementation.function_of:  # automatic differentiation takes the gradients of results after the first
         accepted |= {name for name in operator.keywords if name.startswith("grad_")}
     return Description(accepted, found, operator.name, accepts_anything(function))
 
 
 def _plain(value: Any) -> Any:
-    """An attribute as plain values, which is all that leaves a worker; by its text what is none."""
+    """An attribute as plain values, as only these leave a worker; any other object as its repr."""
     if isinstance(value, Sizes):
         return value.values or str(value)
     if isinstance(value, Mapping):
@@ -164,7 +164,7 @@ def _plain(value: Any) -> Any:
 
 
 def results_of(implementation: Implementation, request: Request) -> tuple[str, ...]:
-    """Names of the results that the reply to a request has if the call returned.
+    """Names of the results in the reply to a request, if the call returned.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def results_of(implementation: Implementation, request: Request) -> tuple[str, .
 
 
 def ready(implementation: Implementation) -> None:
-    """Import what a call needs, so that no call is timed with it.  Raises ImplementationError if that cannot be.
+    """Import what a call needs, so that no call is timed with it.  Raises ImplementationError if that fails.
 
     The function of a deferred implementation is imported by the first call that needs it.
     """
@@ -205,14 +205,14 @@ def versions(implementation: Implementation) -> dict[str, str]:
 
 
 def call(implementation: Implementation, request: Request, function: Function | None = None) -> Reply:
-    """Run one request in this process; what the implementation does, exceptions too, is the reply.
+    """Run one request in this process; the reply says what the implementation did, exceptions included.
 
     Parameters
     ----------
     implementation, request
         The implementation, and its arrays in layout (B, H, S, D) with the keywords.
     function
-        Called instead of the implementation's own; nothing of it is kept.
+        Function to call instead of the implementation's own; nothing of it is cached.
 
     Returns
     -------
@@ -222,7 +222,7 @@ def call(implementation: Implementation, request: Request, function: Function | 
     Raises
     ------
     Crashed, TimedOut
-        A program that was run here, or a rank, crashed or hung: as if this process had.
+        A program that was run here, or a rank, crashed or hung: reported as if this process had.
     """
     if function is not None:
         return _replied(implementation, request, function, ())
@@ -235,7 +235,7 @@ def call(implementation: Implementation, request: Request, function: Function | 
     with fallbacks:
         reply = _replied(implementation, request, None, (watch, noise), fallbacks.warned)
     changed, side_effects = watch.changed, (*noise.side_effects, *watch.side_effects, *fallbacks.side_effects)
-    if watch.moved:  # in memory of their own, as the call to compare with may write into what this one returned
+    if watch.moved:  # copied, as the call to compare with may write into what this one returned
         reply = replace(reply, results={name: array.copy() for name, array in reply.results.items()})
     if watch.moved and not watch.stuck and _same_after(implementation, request, reply, settings, watch.moved):
         texts = tuple(each.text for each in watch.moved)
@@ -251,14 +251,14 @@ def call(implementation: Implementation, request: Request, function: Function | 
     )
 
 
-#: What is said of random numbers that a call moves and that no result depends on.
+#: Message about a random state that a call advances and that no result depends on.
 BUILT_INSIDE = "; the result does not depend on it. Where a layer is built in the call, build it outside"
 
 
 def _same_after(
     implementation: Implementation, request: Request, reply: Reply, settings: Sequence[Setting], moved: Sequence[Moved]
 ) -> bool:
-    """Whether an equal call gives the same bits, or raises the same, from where a call has moved random numbers to."""
+    """Whether an equal call gives the same bits, or raises the same, from the random state that a call left behind."""
     if reply.unequal:
         return False
     watch = Watch(settings)
@@ -273,7 +273,7 @@ def _same_after(
     return all(same_bits(again.results[name], array) for name, array in reply.results.items())
 
 
-#: Context managers that the call itself runs in, its preparation not.
+#: Context managers around the call itself, but not around its preparation.
 Around = tuple[AbstractContextManager[object], ...]
 
 
@@ -292,7 +292,7 @@ def _replied(
                 warnings.filterwarnings("always", message=WARNING)
                 warnings.showwarning = lambda message, *_, **__: warned(message)
             return _call_prepared(implementation, request, other, around)
-    except (Crashed, TimedOut):  # of a program or a rank that was run here: an outcome of its own
+    except (Crashed, TimedOut):  # by a program or a rank that was run here: an outcome of its own
         raise
     except NotImplementedError as error:
         return Reply("unsupported", text=text(error))
@@ -319,7 +319,7 @@ def _call_prepared(implementation: Implementation, request: Request, other: Func
         arrays.synchronize(request.device)
         ended = time.perf_counter()
         results = collect(returned, specification, implementation.layout, arrays, implementation.layout_of_past)
-        if request.repeats > 1:  # in memory of their own, as the next call may write into what this one returned
+        if request.repeats > 1:  # copied, as the next call may write into what this one returned
             results = {name: array.copy() for name, array in results.items()}
         unequal = []
         for _ in range(request.repeats - 1):
@@ -342,7 +342,7 @@ def arguments(implementation: Implementation, request: Request) -> tuple[dict[st
     Parameters
     ----------
     implementation
-        Implementation, whose layouts decide whether heads stand before or after the sequence.
+        Implementation, whose layouts decide whether heads come before or after the sequence.
     request
         Arrays in the layout of the spec, (B, H, S, D), and the device and memory layout to put them in.
 
@@ -388,7 +388,7 @@ def prepared(implementation: Implementation, function: Function, specification: 
 
 
 def forget(implementation: Implementation) -> None:
-    """Let go of all that this process keeps of a plug-in.
+    """Release everything that this process keeps of a plug-in.
 
     Parameters
     ----------
@@ -426,7 +426,7 @@ def collect(
     Raises
     ------
     TypeError
-        If there are not as many results as the call asks for, or one is no array of the framework.
+        If the number of results is not what the call requests, or one is not an array of the framework.
     """
     names = specification.results()
     values = returned if isinstance(returned, tuple) else (returned,)
@@ -461,7 +461,7 @@ def heads_inside(implementation: Implementation) -> frozenset[str]:
 
 
 def to_layout(array: np.ndarray, layout: Layout) -> np.ndarray:
-    """An argument from (B, H, S, D) to the wanted axis order; another rank is left to the implementation.
+    """An argument from (B, H, S, D) to the wanted axis order; another rank is passed to the implementation unchanged.
 
     Parameters
     ----------
@@ -496,7 +496,7 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-#: What exceptions say after which a process can do nothing on its GPU any more: every later call raises the same.
+#: Texts of exceptions after which a process cannot use its GPU any more: every later call raises the same.
 LOST_GPU = ("CUDA error", "Error [CUDA]", "CUDA_ERROR", "cudaError", "illegal memory access", "device-side assert")
 
 
@@ -511,15 +511,15 @@ def lost_gpu(text: str) -> bool:
     Returns
     -------
     bool
-        False for running out of memory, after which a process goes on.
+        False for running out of memory, after which a process continues.
     """
     return any(said in text for said in LOST_GPU) and "out of memory" not in text
 
 
 def _forget_context(error: BaseException, handled: BaseException | None) -> None:
-    """Cut off what was being handled when the call began: it is not of the call.
+    """Cut off the exception that was being handled when the call began: it is not part of the call.
 
-    Its text may be made by calls like this one (closeness.NotClose), which then would never end.
+    Its text may be made by calls like this one (closeness.NotClose), which would then never end.
     """
     each: BaseException | None = error
     while each is not None and handled is not None:
@@ -534,12 +534,12 @@ def _trace(error: BaseException) -> str:
 
 
 def _rest_of_message(error: BaseException) -> str:
-    """The message behind its first line: the frames of something foreign are not its own."""
+    """The message after its first line: a foreign implementation has no frames of its own."""
     return "\n".join(str(error).strip().splitlines()[1:][:TRACEBACK_LINES])
 
 
 def _users(error: BaseException) -> TracebackType | None:
-    """The traceback from the first frame that is not of this file; all of it if there is none."""
+    """The traceback from the first frame outside this file; all of it if there is none."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
@@ -552,12 +552,12 @@ def text(error: BaseException) -> str:
     Parameters
     ----------
     error
-        Whatever was raised.
+        Exception that was raised.
 
     Returns
     -------
     str
-        Type and first line of what it says, with the lines that follow a colon at its end, cut after 300
+        Type and first line of the message, with the lines that follow a colon at its end, cut after 300
         characters.
     """
     said, *rest = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]

@@ -1,4 +1,4 @@
-"""Checkout of this project: where the files lie that commands regenerate, as an installed package is not written to."""
+"""Checkout of this project: commands regenerate files only there, as an installed package is not written to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def is_checkout(root: Path = ROOT) -> bool:
-    """Whether the rooms lie in a checkout, where the package's own modules are in ``api``."""
+    """Whether the rooms are in a checkout, where the package's own modules are in ``api``."""
     return (root / "api" / "__init__.py").is_file()
 
 
@@ -21,17 +21,17 @@ def writable(path: Path) -> Path:
     Parameters
     ----------
     path
-        Any path; the default of a command may lie in the package.
+        Any path; the default of a command may be in the package.
 
     Returns
     -------
     Path
-        The same.
+        The same path.
 
     Raises
     ------
     InputError
-        If it lies in a package that was installed.
+        If it is in an installed package.
     """
     if path.resolve().is_relative_to(ROOT) and not is_checkout():
         raise InputError(f"{path.name} is a part of the installed package: this command writes it in a checkout only")

@@ -1,4 +1,4 @@
-"""Compressed files: one that is Zstandard is read as what it unpacks to, with a limit on how much that may be."""
+"""Compressed files: Zstandard is unpacked while it is read, up to a limit on the unpacked size."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import zstandard
 SUFFIX = ".zst"
 _MAGIC = b"\x28\xb5\x2f\xfd"
 
-#: The highest level that needs no more memory to read than others; 18 MB of samples take some seconds.
+#: The highest level that needs no more memory to read than lower ones; 18 MB of samples take some seconds.
 LEVEL = 19
 
-#: Bytes of memory that a file may ask its reader to remember at most: more than LEVEL asks for.
+#: Most bytes that a file may require its reader to remember; LEVEL requires fewer.
 _WINDOW = 1 << 27
 
 #: Bytes that are unpacked at a time.
@@ -26,7 +26,7 @@ _PART = 1 << 20
 
 
 class CompressedError(OSError):
-    """A file that is no regular one, no zstd, or damaged; the text is one sentence without its name."""
+    """A file that is not regular, not zstd, or damaged; the text is one sentence without the file's name."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -34,7 +34,7 @@ class CompressedError(OSError):
 
 
 class TooLarge(CompressedError):
-    """A file with more than is read; the text goes on after its name."""
+    """A file larger than the limit; the text continues after the file's name."""
 
 
 def kind(path: Path) -> str:
@@ -59,7 +59,7 @@ def opened(path: Path, limit: int) -> Iterator[BinaryIO]:
 
     Parameters
     ----------
-    limit : bytes of the largest file that is read, of what it unpacks to too.
+    limit : most bytes of the file, and of its unpacked content.
 
     Yields
     ------
@@ -69,7 +69,7 @@ def opened(path: Path, limit: int) -> Iterator[BinaryIO]:
     Raises
     ------
     CompressedError : when it is opened, or while it is read: TooLarge, or another.
-    OSError : for one that cannot be read.
+    OSError : for a file that cannot be read.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -83,7 +83,7 @@ def opened(path: Path, limit: int) -> Iterator[BinaryIO]:
 
 
 class _Unpacked(io.RawIOBase):
-    """The unpacked bytes of a file, up to a limit; of one that was cut off, as many as there are."""
+    """The unpacked bytes of a file, up to a limit; for a truncated file, as many as there are."""
 
     def __init__(self, file: BinaryIO, limit: int) -> None:
         unpacker = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
@@ -106,7 +106,7 @@ class _Unpacked(io.RawIOBase):
 
 
 def read(path: Path, limit: int) -> bytes:
-    """The content of a file, of at most so many bytes.
+    """The content of a file, of at most ``limit`` bytes.
 
     Parameters
     ----------
@@ -123,9 +123,9 @@ def read(path: Path, limit: int) -> bytes:
     Raises
     ------
     CompressedError
-        TooLarge, or another for what cannot be unpacked.
+        TooLarge, or another for a file that cannot be unpacked.
     OSError
-        For one that cannot be read.
+        For a file that cannot be read.
     """
     with opened(path, limit) as file:
         return file.read()

@@ -14,15 +14,15 @@ from attention_conformance.impls.select import builtin
 
 
 def compute(name: str, *arguments: np.ndarray, **keywords: Any) -> Any:
-    """Call a built-in implementation on the CPU, in this process: a crash is one of the caller's.
+    """Call a built-in implementation on the CPU, in this process, which a crash ends.
 
     Parameters
     ----------
     name
         Name of the implementation: ``"numpy-eager"``.
     arguments
-        Arrays of its operator, in order and of one dtype: q (B, Hq, Sq, D), k (B, Hkv, Sk, D), v (B, Hkv, Sk, Dv) of
-        sdpa; x_q (B, Sq, E), w_q, w_k, w_v of mha and sublayer.
+        Arrays of its operator, in order and of one dtype: for sdpa q (B, Hq, Sq, D), k (B, Hkv, Sk, D) and
+        v (B, Hkv, Sk, Dv); for mha and sublayer x_q (B, Sq, E), w_q, w_k and w_v.
     keywords
         Options as in ``operators.py``.
 
@@ -36,9 +36,9 @@ def compute(name: str, *arguments: np.ndarray, **keywords: Any) -> Any:
     ImplementationError
         For an unknown name.
     NotImplementedError
-        For what the implementation does not support.
+        For a call that the implementation does not support.
     RuntimeError
-        With the text of whatever the implementation raises.
+        With the text of any other exception that the implementation raises.
     """
     if name not in builtin():
         raise ImplementationError(f"no built-in implementation {name!r}{nearest(name, builtin())}")

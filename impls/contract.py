@@ -3,9 +3,9 @@
 The function is one of an operator (``operators.py``); here is ``sdpa``.  It takes ``q (B, Hq, Sq, D)``,
 ``k (B, Hkv, Sk, D)`` and ``v (B, Hkv, Sk, Dv)`` as arrays of its framework and returns the output
 ``(B, Hq, Sq, Dv)``; with ``return_weights`` or ``return_lse`` it returns the tuple (output, weights, lse),
-in that order, without the ones not requested; with ``past_key`` and ``past_value`` the keys and values that the next
-step is given as its past come last.  A keyword that the function does not accept is a feature it
-does not have.  ``NotImplementedError`` says "unsupported"; any other exception on a valid input is a failure.
+in that order, without the ones not requested; with ``past_key`` and ``past_value`` the keys and values that are the
+next step's past come last.  A keyword that the function does not accept is a feature it
+does not have.  ``NotImplementedError`` means "unsupported"; any other exception on a valid input is a failure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
 class Framework(StrEnum):
-    """Whose arrays an implementation is handed."""
+    """The framework whose arrays an implementation takes."""
 
     NUMPY = "numpy"
     TORCH = "torch"
@@ -37,9 +37,9 @@ class Framework(StrEnum):
 
 
 class Layout(StrEnum):
-    """Axis order of q, k, v and the output as the implementation wants them.
+    """Axis order of q, k, v and the output in an implementation.
 
-    The worker converts before the call and back after it, outside anything that is timed.
+    The worker converts before the call and back after it, outside the timed part.
     """
 
     BHSD = "BHSD"
@@ -122,7 +122,7 @@ def partial(function: Function, call: Call) -> Function:
 
 @dataclass(frozen=True)
 class Implementation:
-    """An implementation as the suite knows it: where its function is, and what it says of itself.
+    """An implementation as the suite knows it: where its function is, and what it declares.
 
     Nothing here imports a framework: ``target`` (``module:function`` or ``file.py:function``) and
     ``prepare`` (``module:function``) are resolved in the worker process that runs the implementation.
@@ -132,11 +132,11 @@ class Implementation:
     target: str
     operator: str = SDPA.name
     framework: Framework = Framework.NUMPY
-    #: ``prepare(function, call)`` does what is done once (partial, jit, compile, export, session) and returns
-    #: ``run(q, k, v, **arrays)``, which is what is timed.
+    #: ``prepare(function, call)`` does the work that is done once (partial, jit, compile, export, session) and returns
+    #: ``run(q, k, v, **arrays)``, which is timed.
     prepare: str = "attention_conformance.impls.contract:partial"
     layout: Layout = Layout.BHSD
-    #: Axis order of past and present keys and values, where it is another one.
+    #: Axis order of past and present keys and values, where it differs from ``layout``.
     past_layout: Layout | None = None
     dtypes: tuple[str, ...] = DTYPES
     devices: tuple[str, ...] = ("cpu", "cuda")
@@ -145,28 +145,29 @@ class Implementation:
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     #: Keywords that its library refuses on one device and takes on another: {"cuda": ("mask", "bias")}.
     refuses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    #: Packages to look for before use.
+    #: Packages that must be installed.
     requires: tuple[str, ...] = ("numpy",)
     #: Name of the worker process that it shares; by default the first required package, or its own for a plug-in.
     worker: str = ""
-    #: The file or command that ``target`` makes the function of, where it is not the function itself.
+    #: The file or command from which ``target`` makes the function, where it is not the function itself.
     source: str = ""
     #: Modules are imported from here first (a plug-in's own folder), "" for none.
     folder: str = ""
     summary: str = ""
-    #: The process that the function's signature is read in, where ``prepare`` may do without the function, which is
-    #: then loaded when it is first needed; "" where it is needed.
+    #: The process that reads the function's signature, where ``prepare`` may work without the function, which is then
+    #: loaded when it is first needed; "" where it is always needed.
     deferred: str = ""
-    #: Processor seconds that a case takes about, with its compilation or export: what is quick is judged first, and
-    #: by it the time that is left is told.
+    #: Approximate processor seconds of a case, with its compilation or export: quick implementations are judged first,
+    #: and the time left is estimated from it.
     case_seconds: float = 0.005
-    #: The operator of the function at ``target`` where ``prepare`` makes another of it: gradients by differentiation.
+    #: The operator of the function at ``target``, where ``prepare`` makes another one of it: gradients by
+    #: differentiation.
     function_of: str = ""
     #: The language of its kernels, where this process may have to interpret them (impls/interpreters.py): "triton".
     kernels: str = ""
-    #: The ranks that it is spread over, where it is: the rest here is then said of all of them together.
+    #: The ranks that it is spread over, if any: the other fields then describe all of them together.
     distribution: Distribution | None = None
-    #: The calls that it takes, where it does not take all.
+    #: The calls that it takes, if not all.
     envelope: Envelope = field(default_factory=Envelope)
 
     def __hash__(self) -> int:
@@ -211,7 +212,7 @@ def as_accepted(error: Error) -> Error:
     Parameters
     ----------
     error
-        Whatever is wrong with what was returned.
+        Exception about what was returned.
 
     Returns
     -------
@@ -223,7 +224,7 @@ def as_accepted(error: Error) -> Error:
 
 
 def was_accepted(error: BaseException) -> bool:
-    """Whether an exception says that what a function returned is no result: then it did not refuse its input.
+    """Whether an exception says that a function returned something that is not a result: it did not refuse its input.
 
     Parameters
     ----------
@@ -239,7 +240,7 @@ def was_accepted(error: BaseException) -> bool:
 
 
 class Returning:
-    """A function that knows whether its last call returned: what is raised in the context after that is no refusal.
+    """A function that knows whether its last call returned: an exception in the context after that is not a refusal.
 
     Parameters
     ----------

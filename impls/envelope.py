@@ -1,9 +1,9 @@
 """Envelope: the calls that an implementation takes, as sizes of each axis, how they relate, and options.
 
 A function declares it by attributes (``attention.head_widths = (64, 128)``, ``attention.lengths = "multiple of 128"``),
-a program in its ``--describe`` answer, a model by its static axes; of a function that declares nothing and refuses the
-plain call it is found by a probe.
-An envelope decides which sizes are asked, and never whether a result is right.
+a program in its ``--describe`` answer, a model by its static axes; for a function that declares nothing and refuses
+the plain call a probe finds it.
+An envelope decides which sizes are tested, never whether a result is right.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Shape:
         return (self.b, self.hq, self.sq, self.sk)
 
 
-#: Multiples and neighbours of a size that are proposed beside it.
+#: Number of multiples, from a size upward, that are proposed.
 _STEPS = 3
 
 _FORMS: tuple[tuple[re.Pattern[str], Callable[..., Sizes]], ...] = (
@@ -55,7 +55,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[..., Sizes]], ...] = (
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of an axis: a set of them, or multiples between two limits.
+    """The sizes of an axis: a set, or multiples between two limits.
 
     Read from an int, a sequence of ints, or ``any``, ``multiple of N``, ``multiple of N up to M``, ``up to N``,
     ``at least N``, ``N to M``.
@@ -83,7 +83,7 @@ class Sizes:
         Raises
         ------
         ValueError
-            For what is no such declaration.
+            For a value that is not such a declaration.
         """
         if isinstance(value, cls):
             return value
@@ -109,7 +109,7 @@ class Sizes:
 
     @property
     def free(self) -> bool:
-        """Whether every size is one of them."""
+        """Whether every size is in it."""
         return self == Sizes()
 
     def near(self, n: int) -> list[int]:
@@ -144,14 +144,14 @@ class Sizes:
         return f"at least {self.least}" if self.least > 1 else "any"
 
 
-#: Relations of the lengths of queries and keys, by what is declared.
+#: Relations between the lengths of queries and keys, by their declarations.
 RELATIONS = {
     "any": lambda sq, sk: True,
     "Sq = Sk": lambda sq, sk: sq == sk,
     "Sq <= Sk": lambda sq, sk: sq <= sk,
 }
 
-#: The axes in the order in which sizes are written, and what each is called.
+#: The axes in the order in which sizes are written, and their names.
 AXES = {"b": "B", "hq": "Hq", "hkv": "Hkv", "sq": "Sq", "sk": "Sk", "d": "D", "dv": "Dv"}
 
 
@@ -159,7 +159,7 @@ AXES = {"b": "B", "hq": "Hq", "hkv": "Hkv", "sq": "Sq", "sk": "Sk", "d": "D", "d
 class Envelope:
     """Envelope: the calls that an implementation takes; each field is an attribute of the declaring function.
 
-    Of packed and paged attention heads, widths and page sizes count: lengths are what a case is about.
+    For packed and paged attention only heads, widths and page sizes count: their cases are about lengths.
 
     Parameters
     ----------
@@ -174,9 +174,9 @@ class Envelope:
     equal_widths
         Dv = D in every call.
     page_sizes
-        Keys of a page, of paged attention.
+        Keys per page, in paged attention.
     not_together
-        Options of which a call gives one at most: a sequence of pairs or more of keywords.
+        Options that no call gives together: a sequence of groups of two keywords or more.
     """
 
     batch_sizes: Sizes = Sizes()
@@ -193,9 +193,9 @@ class Envelope:
     not_together: tuple[frozenset[str], ...] = ()
     #: Where it comes from: "declared", "static axes", "probed", or "" where nothing limits it.
     source: str = field(default="", compare=False)
-    #: What was refused in a probe, a line each.
+    #: Refusals of a probe, a line each.
     refusals: tuple[str, ...] = field(default=(), compare=False)
-    #: Where what is declared and what a few calls showed differ, a line each.
+    #: Differences between the declaration and a few calls, a line each.
     disagreements: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
@@ -217,7 +217,7 @@ class Envelope:
         Raises
         ------
         ValueError
-            For one that is not understood.
+            For an attribute that is not understood.
         """
         changes: dict[str, Any] = {}
         for name, value in attributes.items():
@@ -351,7 +351,7 @@ class Envelope:
         dtypes
             Dtypes that are taken.
         lacking
-            Keywords that are not.
+            Keywords that are not taken.
 
         Returns
         -------
@@ -382,7 +382,7 @@ class Envelope:
         return "; ".join(parts)
 
     def with_refusals(self, refusals: Iterable[str]) -> Self:
-        """The same with what a probe was refused.
+        """The same envelope with the refusals of a probe.
 
         Parameters
         ----------

@@ -1,9 +1,10 @@
 """Probe of an envelope: which sizes and dtypes a function takes, found by a few calls before a run.
 
-Of a function that declares no sizes and refuses the plain call the envelope is looked for.  Of one that declares sizes
-the dtypes are, where it declares none, and what it declares is called: where both differ, the run says so.
-Only ``NotImplementedError`` is a refusal; whatever else a call does is for the cases to judge.  A function that takes
-the plain call of a few queries and keys is probed no further.
+The probe looks for the envelope of a function that declares no sizes and refuses the plain call.  For a function that
+declares sizes it looks for the dtypes, unless they are declared too, and calls declared sizes: the run reports where
+declaration and calls differ.
+Only ``NotImplementedError`` is a refusal; the cases judge whatever else a call does.  A function that takes the plain
+call of a few queries and keys is probed no further.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from attention_conformance.impls.interpreters import not_judged
 LIMIT = 30.0
 LATE = f"the probe ended after {LIMIT:.0f} s, so that other sizes may be taken too: declare the envelope"
 
-#: What is said of a function of which no call was taken.
+#: Message for a function that took no call.
 DECLARE = "no call of a probe was taken: declare the sizes that are, such as attention.head_widths = (64, 128)"
 
 #: Calls that are tried until one is taken: widths, (Sq, Sk), and (B, Hq, Hkv), the usual ones first.
@@ -46,44 +47,44 @@ _FIRST_LENGTHS = (
 )
 _OTHER_HEADS = ((1, 8, 8), (1, 1, 1), (2, 8, 8), (1, 2, 2), (1, 8, 2), (1, 8, 1))
 
-#: Lengths and page sizes of the same for packed and paged attention, whose cases keep their lengths.
+#: Lengths and page sizes of these calls for packed and paged attention, whose cases keep their lengths.
 _PACKED_LENGTHS = ((5, 7), (5, 5), (1, 64))
 _FIRST_PAGES = (16, 64, 128, 256, 32, 8)
 
-#: Widths that are tried with other heads.
+#: Number of widths that are tried with other heads.
 USUAL = 3
 
-#: Sizes of each axis that are tried from there.
+#: Sizes of each axis that are tried around the first call that is taken.
 _WIDTHS = (1, 4, 8, 16, 20, 32, 40, 48, 64, 72, 80, 96, 100, 128, 160, 192, 256, 512)
 _LENGTHS = (1, 2, 5, 7, 16, 17, 32, 48, 64, 65, 96, 128, 192, 256, 320, 384, 512)
 _BATCHES = (1, 2, 3, 4)
 _HEADS = (1, 2, 3, 4, 8)
 _GROUPS = (1, 2, 3, 4, 8)
 _PAGES = (1, 4, 8, 16, 17, 32, 64, 128, 256)
-#: So few sizes that were taken, and none larger, are a list and no rule.
+#: Up to this many sizes that were taken, and none larger, are a list and not a rule.
 FEW = 4
 _MULTIPLES = (128, 64, 32, 16, 8, 4, 2, 1)
 
-#: Declared sizes of an axis that are called, and how many numbers such a call may have.
+#: Most declared sizes of an axis that are called, and most elements of such a call.
 CHECKED, LARGEST = 6, 1 << 22
 
-#: The numbers of every array, over and over: drawing them anew would take most of a probe's time.
+#: The numbers of every array, repeated: drawing new ones would take most of a probe's time.
 _NUMBERS = np.random.default_rng(0).standard_normal(4099)
 
-#: Sizes near one that are proposed to find a call inside a declaration.
+#: Number of sizes near another that are proposed to find a call inside a declaration.
 _NEAR = 4
 
 
 @dataclass(frozen=True)
 class Sample(Shape):
-    """Sizes of a call that is tried; of paged attention also the keys of a page."""
+    """Sizes of a call that is tried; for paged attention also the keys per page."""
 
     page: int = 4
 
 
 @dataclass(frozen=True)
 class Probed:
-    """Findings of a probe: the envelope, and the dtypes in which the plain call is taken; none if nothing is."""
+    """Findings of a probe: the envelope, and the dtypes in which the plain call is taken; none if no call is."""
 
     envelope: Envelope = field(default_factory=Envelope)
     dtypes: tuple[str, ...] = ()
@@ -132,7 +133,7 @@ def _parts(s: Sample, normal: Callable[..., np.ndarray]) -> Given:
 
 
 def _wide(outputs: np.ndarray) -> np.dtype:
-    """The dtype of log-sum-exps, by that of outputs."""
+    """The dtype of the log-sum-exps of outputs."""
     return np.dtype(np.float64 if outputs.dtype == np.float64 else np.float32)
 
 
@@ -161,12 +162,12 @@ _FORMS: dict[str, _Form] = {
     "merge": _Form(_parts, ((5, 7), (64, 64), (1, 2)), groups=False),
 }
 
-#: The operators whose envelopes are looked for.
+#: The operators whose envelopes are probed.
 OPERATORS = tuple(_FORMS)
 
 
 class _Asking:
-    """Asks an implementation, and keeps why it refused."""
+    """Calls an implementation, and keeps its reasons for refusals."""
 
     def __init__(self, implementation: Implementation, device: str, form: _Form) -> None:
         self._implementation = implementation
@@ -182,17 +183,17 @@ class _Asking:
         return time.monotonic() > self._until
 
     def refused(self) -> tuple[str, ...]:
-        """A line for each text of a refusal, with the first call that was refused so."""
+        """A line for each text of a refusal, with the first call that got it."""
         return tuple(self._refusals.values())
 
     def judged(self, dtype: str) -> bool:
-        """Whether calls in a dtype say anything; an interpreter may not know one."""
+        """Whether calls in a dtype mean anything; an interpreter may compute it wrongly."""
         return not not_judged(self._implementation, self._arrays(Sample(), dtype)[0])
 
     def takes(self, s: Sample, dtype: str) -> bool:
-        """Whether the plain call of these sizes is not refused.  What is not asked for want of time counts as refused.
+        """Whether the plain call of these sizes is not refused.  A call skipped for lack of time counts as refused.
 
-        That is said among the refusals, as a faster machine may find more.
+        The refusals say so, as a faster machine may find more.
         """
         if self.late:
             self._refusals.setdefault(LATE, LATE)
@@ -221,14 +222,14 @@ def probe(implementation: Implementation, device: str, declared_dtypes: bool = F
     implementation
         Implementation of one of ``OPERATORS``.
     device
-        Device that it is asked on.
+        Device that it is called on.
     declared_dtypes
-        Whether its dtypes are declared, so that one that is refused is a disagreement.
+        Whether its dtypes are declared, so that a refused one is a disagreement.
 
     Returns
     -------
     Probed
-        An envelope without limits where the plain call is taken; ``dtypes`` is empty where nothing was taken.
+        An envelope without limits where the plain call is taken; ``dtypes`` is empty where no call was taken.
     """
     form = _FORMS[implementation.operator]
     asking = _Asking(implementation, device, form)
@@ -247,7 +248,7 @@ def probe(implementation: Implementation, device: str, declared_dtypes: bool = F
 
 
 def _anchor(implementation: Implementation, asking: _Asking, form: _Form) -> tuple[Sample | None, str]:
-    """The first call that is taken, and its dtype; a causal one where no other is."""
+    """The first call that is taken, and its dtype; a causal call where no other is taken."""
     causal: list[dict[str, Any]] = [{"is_causal": True}] if "is_causal" in describe(implementation).keywords else []
     for options in ({}, *causal):
         asking.options = options
@@ -268,11 +269,11 @@ def _first(form: _Form) -> Iterator[Sample]:
                 yield Sample(b, hq, hkv, sq, sk, d, d, page)
 
 
-# What is declared.
+# Declared envelopes.
 
 
 def _checked_envelope(implementation: Implementation, asking: _Asking, form: _Form, declared_dtypes: bool) -> Probed:
-    """A declared envelope with the dtypes in which it is taken, and with where it and the calls differ."""
+    """A declared envelope with the dtypes that are taken, and with the differences between it and the calls."""
     envelope = implementation.envelope
     bases = list(dict.fromkeys(_bases(envelope, form)))
     asked = ((s, d) for s in bases for d in implementation.dtypes)
@@ -338,7 +339,7 @@ def _sized(envelope: Envelope, near: Sample, **fixed: int) -> Sample | None:
         and not any(envelope.heads_outside(b, hq, hkv))
     ]
     queries, keys = proposed("sq", envelope.query_lengths), proposed("sk", envelope.key_lengths)
-    # A length may have to follow the other.
+    # A length may depend on the other.
     queries, keys = ([*queries, *(() if "sq" in fixed else keys)], [*keys, *(() if "sk" in fixed else queries)])
     of_lengths = [p for p in itertools.product(queries, keys) if not any(envelope.lengths_outside(*p))]
     widths, values = proposed("d", envelope.head_widths), proposed("dv", envelope.value_widths)
@@ -368,7 +369,7 @@ _DECLARED = {
 
 
 def _refused_sizes(envelope: Envelope, base: Sample, dtype: str, asking: _Asking, form: _Form) -> Iterator[str]:
-    """Sizes of each declared axis that are refused, with others as they were taken, and why."""
+    """Sizes of each declared axis that are refused while the other axes keep sizes that were taken, and why."""
     for axis, (name, attribute) in _DECLARED.items():
         sizes: Sizes = getattr(envelope, attribute)
         if sizes.free or (axis in ("sq", "sk", "b") and not form.lengths_count):
@@ -394,7 +395,7 @@ def _some(sizes: Sizes, n: int) -> list[int]:
 
 
 def _taken_besides(envelope: Envelope, base: Sample, dtype: str, asking: _Asking) -> Iterator[str]:
-    """A width near those that are declared, where it is taken although it is not."""
+    """A width near the declared ones that is taken although it is not declared."""
     widths = envelope.head_widths
     others = [n for n in _FIRST_WIDTHS if n not in widths]
     if widths.free or not others or asking.late:
@@ -405,11 +406,11 @@ def _taken_besides(envelope: Envelope, base: Sample, dtype: str, asking: _Asking
         yield f"D = {nearest} is taken too, which head_widths does not name: declare or refuse it"
 
 
-# What is found.
+# Envelopes that are found.
 
 
 def _around(anchor: Sample, takes: Callable[[Sample], bool], form: _Form) -> Envelope:
-    """The envelope around sizes that are taken: each axis by itself, then how lengths, widths and heads relate."""
+    """The envelope around a call that is taken: each axis by itself, then how lengths, widths and heads relate."""
 
     def sizes(tried: Sequence[int], of: Callable[[int], Sample], known: int) -> Sizes:
         return classified(tried, [n for n in tried if n == known or takes(of(n))])
@@ -456,7 +457,7 @@ def _lengths(anchor: Sample, takes: Callable[[Sample], bool]) -> tuple[Sizes, Si
 
 
 def classified(tried: Sequence[int], taken: Sequence[int]) -> Sizes:
-    """The simplest sizes of which exactly those that were taken are, of all that were tried.
+    """The simplest sizes that contain, of all sizes tried, exactly those that were taken.
 
     Parameters
     ----------

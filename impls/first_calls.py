@@ -1,7 +1,7 @@
-"""First calls: one request in forked processes, of each of which it is the first call, and then the second.
+"""First calls: one request in forked processes, as the first and then as the second call of each process.
 
-The process that forks has imported the implementation and called nothing, so that whatever a library chooses when it is
-first used (a kernel by the kind of processor, a pool of threads, a table) is chosen in the fork.
+The parent has imported the implementation and called nothing, so whatever a library chooses when it is first used (a
+kernel by the kind of processor, a pool of threads, a table) is chosen in the fork.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class FirstCall:
-    """The first and the second call of a process, and in how many processes both came out so."""
+    """The replies to the first and the second call of a process, and the number of processes that gave these two."""
 
     first: Reply
     second: Reply
@@ -34,7 +34,7 @@ class FirstCall:
 
 @dataclass(frozen=True)
 class FirstCalls:
-    """All processes of one request: what came of them, each kind once, and what killed the others."""
+    """All processes of one request: each distinct pair of replies once, and how the other processes ended."""
 
     kinds: tuple[FirstCall, ...]
     #: "killed by SIGSEGV" or "did not return", one for each process that gave no results.
@@ -42,7 +42,7 @@ class FirstCalls:
 
 
 def ready(implementation: Implementation) -> None:
-    """Import what a call needs, and use nothing of it.  Raises ImplementationError if that cannot be."""
+    """Import what a call needs, without using it.  Raises ImplementationError if that fails."""
     load_function(implementation)
 
 
@@ -98,7 +98,7 @@ def _forked(implementation: Implementation, request: Request, seconds: float) ->
 
 
 def _digest(reply: Reply) -> str:
-    """Digest that tells two replies apart: of status and results, not times."""
+    """Digest that distinguishes two replies by status and results, not by times."""
     found = hashlib.sha256(f"{reply.status} {reply.text}".encode())
     for name, array in reply.results.items():
         found.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())

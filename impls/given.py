@@ -1,8 +1,8 @@
 """Functions given as objects, by a notebook, a script or a test: they reach a worker process by pickling.
 
-A small file is written for each, which a worker loads as it loads a user's ``path.py:function``.  cloudpickle takes
-closures, lambdas and what is defined in a notebook along; a function of a module that Python finds by its name is
-imported there, so that what the module was changed to meanwhile does not come along.
+A small file is written for each, which a worker loads as it loads a user's ``path.py:function``.  cloudpickle includes
+closures, lambdas and definitions in a notebook; a function of a module that Python finds by its name is imported in the
+worker, so changes made to the module since its import are not included.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.operators import OPERATORS
 from attention_conformance.impls.select import plug_in
 
-#: Functions that are called in this very process, by number.
+#: Functions that are called in this process, by number.
 _HELD: dict[int, Function] = {}
 _NUMBERS = itertools.count(1)
 
@@ -42,7 +42,7 @@ _FRAMEWORKS = {
     "numpy": Framework.NUMPY,
 }
 
-#: The file that stands for a function: a module, a function of it, and its argument.
+#: The file that represents a function: a module, a function of it, and its argument.
 _FILE = "from {} import {} as _open\n\nfunction = _open({!r})\n"
 
 
@@ -50,7 +50,7 @@ _FILE = "from {} import {} as _open\n\nfunction = _open({!r})\n"
 def given(
     function: Function, framework: str | None = None, operator: str = "sdpa", *, isolated: bool = True
 ) -> Iterator[Implementation]:
-    """The implementation that a function is, for as long as the context lasts.
+    """The implementation made of a function, for as long as the context lasts.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def given(
     Raises
     ------
     ImplementationError
-        In one sentence: no function, an unknown framework or operator, or nothing that can be pickled.
+        In one sentence: not a function, an unknown framework or operator, or not picklable.
     """
     if not callable(function):
         raise ImplementationError(f"expected a function, got {type(function).__name__}")
@@ -80,7 +80,7 @@ def given(
     taken = framework_of(function) if framework is None else framework
     number = next(_NUMBERS)
     with tempfile.TemporaryDirectory(prefix="attention-conformance-") as folder:
-        path = Path(folder, f"_given_function_{number}.py")  # a name that is nobody's module
+        path = Path(folder, f"_given_function_{number}.py")  # a name that no module has
         if isolated:
             pickled = path.with_suffix(".pickle")
             pickled.write_bytes(_pickled(function))
@@ -99,7 +99,7 @@ def given(
 
 
 def name_of(function: Function) -> str:
-    """Name of a function in messages: its own, that of what it wraps, or of its class.
+    """Name of a function in messages: its own, or the name of the function that it wraps, or of its class.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def name_of(function: Function) -> str:
 
 
 def framework_of(function: Function) -> str:
-    """Whose arrays a function works on, as its annotations and the modules that it names say; numpy if none does.
+    """The framework whose arrays a function takes, by its annotations and the modules that it names; numpy if none.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def _pickled(function: Function) -> bytes:
         finally:
             if by_value:
                 cloudpickle.unregister_pickle_by_value(module)
-    except Exception as error:  # pickling calls what others wrote
+    except Exception as error:  # pickling runs other people's code
         raise ImplementationError(
             f"{name_of(function)} cannot be sent to a process of its own ({type(error).__name__}: {error}): put it into"
             " a file and check that, or give isolated=False"
@@ -201,7 +201,7 @@ def _pickled(function: Function) -> bytes:
 
 
 def _found_elsewhere(module: types.ModuleType) -> bool:
-    """Whether another process finds the same module by its name: ``find_spec`` tells of what this one has loaded."""
+    """Whether another process finds the module by its name: ``importlib``'s find_spec returns what this one loaded."""
     file, origin, name, place = getattr(module, "__file__", None), None, "", None
     for part in module.__name__.split("."):
         name = f"{name}.{part}" if name else part

@@ -1,7 +1,7 @@
-"""Interpreters of kernels: ``@triton`` and ``@pallas`` run device kernels for their meaning on a machine without one.
+"""Interpreters of kernels: ``@triton`` and ``@pallas`` interpret device kernels on a machine without the device.
 
-The worker sets an interpreter up before anything of the plug-in is imported.  With a device that the kernels are
-compiled for nothing is interpreted, and the plug-in is judged there.
+The worker sets an interpreter up before anything of the plug-in is imported.  On a machine with a device that the
+kernels are compiled for, nothing is interpreted, and the plug-in is judged on that device.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 
 from attention_conformance.impls.contract import Framework, Implementation
 
-#: Tiles of scores of a call that are interpreted at most: a tile takes a millisecond, and kernels have tiles of 16.
+#: Most tiles of scores of a call that is interpreted: a tile takes a millisecond, and kernels have tiles of 16.
 TILE, MOST_TILES = 16, 1 << 15
 
-#: Statements of a script that have Triton's kernels interpreted, and addresses looked at, as triton_kernels.py does.
+#: Statements of a script that interpret Triton's kernels and check their addresses, as triton_kernels.py does.
 _TRITON_SCRIPT = """
 os.environ["TRITON_INTERPRET"] = "1"  # on CPU tensors; set before Triton is imported
 from triton.runtime import autotuner, interpreter
@@ -58,7 +58,7 @@ pallas.pallas_call = functools.partial(pallas.pallas_call, interpret=True)
 
 @dataclass(frozen=True)
 class Kernels:
-    """A language of kernels: whose arrays its functions take, and what sets it up."""
+    """A language of kernels: the framework whose arrays its functions take, and how it is set up."""
 
     framework: Framework
     requires: tuple[str, ...]
@@ -99,14 +99,14 @@ KERNELS = {
 @functools.cache
 def enter(kernels: str) -> Entered:
     """Set up the interpreter of a language in this process, once; it stays."""
-    from attention_conformance.impls.loading import load  # which asks for this
+    from attention_conformance.impls.loading import load  # which imports this module
 
     found: Entered = load(KERNELS[kernels].enter)()
     return found
 
 
 def not_judged(implementation: Implementation, arrays: Mapping[str, np.ndarray]) -> str:
-    """Reason why a call with these arguments is not made of an implementation; "" where it is."""
+    """Reason why an implementation is not called with these arguments; "" where it is."""
     if not implementation.kernels:
         return ""
     entered, first = enter(implementation.kernels), next(iter(arrays.values()))

@@ -22,14 +22,14 @@ from attention_conformance.impls.packed import packed_form
 from attention_conformance.impls.process import clocks  # noqa: F401  (before any foreign code)
 from attention_conformance.impls.sharding import DECLARED, GIVEN
 
-#: Attributes that a plug-in may set on its function, and that become fields of its record.
+#: Attributes that a plug-in may set on its function; they become fields of its record.
 ATTRIBUTES = ("dtypes", "profiles", "layout", "operator", *DECLARED, *envelope.ATTRIBUTES)
 
-#: Names that are listed where none is near.
+#: Most names that are listed where none is near.
 LISTED = 30
 
 
-#: What was loaded, and plug-ins as they are called, by target and folder.
+#: Loaded objects, and plug-ins with their operators' signatures, by target and folder.
 _LOADED: dict[tuple[str, str], Any] = {}
 _PLUGGED: dict[tuple[str, str], Any] = {}
 
@@ -77,7 +77,7 @@ def _found(target: str, folder: str) -> Any:
 
 
 class Deferred:
-    """A function that is loaded when it is called, or read for anything but its name."""
+    """A function that is loaded when it is called, or when anything but its name is read."""
 
     def __init__(self, target: str, folder: str) -> None:
         self._target, self._folder = target, folder
@@ -96,7 +96,7 @@ class Deferred:
 
 
 def load_function(implementation: Implementation) -> Any:
-    """The function of an implementation, made of its source where it has one.
+    """The function of an implementation, made from its source where it has one.
 
     Parameters
     ----------
@@ -111,12 +111,12 @@ def load_function(implementation: Implementation) -> Any:
     Raises
     ------
     ImplementationError
-        If there is none; for a deferred one not before it is used.
+        If there is none; for a deferred function only when it is used.
     """
     if implementation.kernels:
         enter(implementation.kernels)  # before anything of it is imported
     if implementation.distribution is not None:
-        from attention_conformance.impls import ranks  # which asks for this module
+        from attention_conformance.impls import ranks  # which imports this module
 
         return ranks.function(implementation)
     if implementation.source:
@@ -129,14 +129,14 @@ def load_function(implementation: Implementation) -> Any:
 
 
 def plugged(target: str, folder: str) -> Any:
-    """A plug-in as its operator is called."""
+    """A plug-in with its operator's signature."""
     if (target, folder) not in _PLUGGED:
         _PLUGGED[target, folder] = as_called(load(target, folder), target)
     return _PLUGGED[target, folder]
 
 
 def forget_function(target: str, folder: str) -> None:
-    """Let go of a plug-in, of its module where that is a file, and of its folder on the path of imports.
+    """Release a plug-in, its module where that is a file, and its folder on the path of imports.
 
     Parameters
     ----------
@@ -152,24 +152,24 @@ def forget_function(target: str, folder: str) -> None:
 
 
 def as_called(function: Any, name: str) -> Any:
-    """A function as its operator is called, in whichever known signature it is written; a module by its ``forward``.
+    """A function with its operator's signature, whichever known one it is written in; a module by its ``forward``.
 
     Parameters
     ----------
     function
-        Whatever was plugged in.
+        Object that was plugged in.
     name
         Name of it in messages.
 
     Returns
     -------
     Any
-        A function whose signature has the keywords that it takes; what is none is given back.
+        A function whose signature has the keywords that it takes; any other object is returned unchanged.
 
     Raises
     ------
     ImplementationError
-        For a class, and for a signature that is nearly one of those that are known.
+        For a class, and for a signature that nearly matches a known one.
     """
     if isinstance(function, type):
         raise ImplementationError(f"{name} is a class: plug in an instance of it")
@@ -180,7 +180,7 @@ def as_called(function: Any, name: str) -> Any:
 
 
 def _module_form(function: Any) -> Any:
-    """A module of torch with the signature of its ``forward``, as its own is ``(*args, **kwargs)``; else the same."""
+    """A torch module with the signature of its ``forward``, as its own is ``(*args, **kwargs)``; else the object."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(function, torch.nn.Module):
         return function
@@ -191,7 +191,7 @@ def _module_form(function: Any) -> Any:
     inner = getattr(function, "_orig_mod", function)  # torch.compile puts one around it
     try:
         inspect.signature(inner.forward)
-    except (TypeError, ValueError):  # of a traced one
+    except (TypeError, ValueError):  # of a traced module
         return function
     functools.update_wrapper(module, inner.forward)
     module.__name__ = module.__qualname__ = type(inner).__name__
@@ -230,14 +230,14 @@ def _module(place: str) -> ModuleType:
 
 
 def operator_of(function: Function, name: str) -> Operator:
-    """The operator that a function says it is of, or else the named one.
+    """The operator that a function declares, or else the named one.
 
     Parameters
     ----------
     function
         A function of the contract.
     name
-        Name of the operator where the function names none.
+        Name of the operator where the function declares none.
 
     Returns
     -------
@@ -247,7 +247,7 @@ def operator_of(function: Function, name: str) -> Operator:
     Raises
     ------
     ImplementationError
-        For one that there is not.
+        For an unknown operator.
     """
     name = getattr(function, "operator", name)
     if name not in OPERATORS:
@@ -302,7 +302,7 @@ def keywords(function: Function, operator: Operator = SDPA) -> frozenset[str]:
 
 
 def attributes_of(function: Function) -> dict[str, Any]:
-    """Attributes by which a function describes itself; a method of that name says nothing.
+    """Attributes by which a function describes itself; a method of such a name does not count.
 
     Parameters
     ----------
@@ -340,9 +340,9 @@ def nearest(name: str, names: Iterable[str]) -> str:
     Parameters
     ----------
     name
-        The name that is not known.
+        The unknown name.
     names
-        The names that are known.
+        The known names.
 
     Returns
     -------

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-#: Elements of NaN (or of garbage, for integers and booleans) before and behind a guarded array.
+#: Elements of NaN (or of garbage, for integers and booleans) before and after a guarded array.
 GUARD = 64
 
-#: Elements from which on an offset is no 32-bit number.
+#: Elements from which on an offset is not a signed 32-bit number.
 FAR = 2**31
 
-#: Of mmap on Linux, where Python does not name it: pages that are never written are not counted as memory.
+#: A flag of mmap on Linux, where Python does not name it: pages that are never written do not count as memory.
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 
@@ -56,7 +56,7 @@ def expanded(array: np.ndarray) -> np.ndarray:
 
 
 def guarded(array: np.ndarray) -> np.ndarray:
-    """Contiguous, with NaN or garbage directly before and behind it."""
+    """Contiguous, with NaN or garbage directly before and after it."""
     buffer = _garbage((array.size + 2 * GUARD,), array.dtype)
     inside = buffer[GUARD : GUARD + array.size]
     inside[:] = array.ravel()
@@ -64,17 +64,17 @@ def guarded(array: np.ndarray) -> np.ndarray:
 
 
 def far(array: np.ndarray, axis: int = 0) -> np.ndarray:
-    """The entries of an axis as far apart as puts the last one FAR elements behind the first.
+    """The entries of an axis so far apart that the last one is FAR elements behind the first.
 
-    Of three entries and more no stride is FAR itself, so that it is the product of an index and a stride that is no
-    32-bit number.  What lies between is never touched, and takes no memory.
+    With three entries or more no stride is FAR itself, so that the product of an index and a stride is not a 32-bit
+    number, and the stride is.  The memory between entries is never touched, and takes no space.
     """
     if array.ndim <= axis or array.shape[axis] < 2 or not array.size:
         return contiguous(array)
     first = contiguous(np.moveaxis(array, axis, 0))
     others, inside = len(first) - 1, first[0].size
     stride = max(-(-FAR // others), inside)
-    stride += -stride % GUARD  # as aligned as what lies together
+    stride += -stride % GUARD  # as aligned as entries that lie together
     size = (stride * others + inside) * array.itemsize
     flags = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0) | _NORESERVE
     buffer = np.frombuffer(mmap.mmap(-1, size, flags=flags), array.dtype)
@@ -93,7 +93,7 @@ def _garbage(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     f.__name__: f for f in (contiguous, transposed, inner, sliced, expanded, guarded)
 }
-#: Layouts of no case: entries far apart along each axis before the last one of up to four.
+#: Layouts that no case has: entries far apart along each axis but the last one, of up to four axes.
 FAR_LAYOUTS = {f"far-{axis}": functools.partial(far, axis=axis) for axis in range(3)}
 
 

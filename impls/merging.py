@@ -1,10 +1,10 @@
-"""Signatures of merging: functions written as flash-attention, flashinfer, SGLang or vLLM write theirs, as merge.
+"""Signatures of merging: functions with those of flash-attention, flashinfer, SGLang or vLLM, called as merge.
 
-The gradients of a merge, ``(outputs, lses, grad_output)``, are known by these names, and converted likewise.
+The gradients of a merge, ``(outputs, lses, grad_output)``, are recognised by these names, and converted the same way.
 
-A function is recognised by the names of its first parameters, and is plugged in as it is,
-``flashinfer:merge_state@torch``.  Parts are handed over two at a time where it takes two, in its layout.  What it says
-of itself is converted, and nothing else: ``lse_base`` (e, or 2 of flashinfer's functions) and ``empty_lse``, its
+A function is recognised by the names of its first parameters, and is plugged in unchanged,
+``flashinfer:merge_state@torch``.  A function of two parts gets them two at a time, in its layout.  Only two conventions
+are converted, which the function declares: ``lse_base`` (e, or 2 for flashinfer's functions) and ``empty_lse``, its
 log-sum-exp of a part without a key (−inf by default).
 """
 
@@ -19,14 +19,14 @@ from typing import Any
 
 from attention_conformance.impls.contract import Returning
 
-#: The base of log-sum-exps of packages whose functions do not say it.
+#: The base of log-sum-exps of packages whose functions do not declare it.
 BASES = {"flashinfer": 2}
 
 
 def merge_form(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of merging as merge is called, ``(outputs, lses)``; any other function is given back.
+    """A function of merging with the signature of merge, ``(outputs, lses)``; any other function is returned unchanged.
 
-    Raises ValueError for a base that is no number above 1.
+    Raises ValueError for a base that is not a number above 1.
     """
     try:
         names = tuple(inspect.signature(function).parameters)
@@ -56,7 +56,7 @@ def merge_form(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _conventions(function: Callable[..., Any]) -> tuple[float, float]:
-    """The base of its logarithms, and its log-sum-exp of a part without a key.  Raises ValueError for no base."""
+    """A function's base of logarithms, and its log-sum-exp of a part without a key.  Raises ValueError for no base."""
     base = getattr(function, "lse_base", BASES.get(str(function.__module__).partition(".")[0], math.e))
     if not isinstance(base, (int, float)) or not base > 1:
         raise ValueError(f"lse_base is {base!r}, which is no base of a logarithm")
@@ -64,9 +64,10 @@ def _conventions(function: Callable[..., Any]) -> tuple[float, float]:
 
 
 def _gradients_form(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the gradients of a merge, with log-sum-exps and what is differentiated by them converted.
+    """A function of the gradients of a merge, with log-sum-exps and their gradients converted.
 
-    A natural lse is ln(base) times that in the base: so is the gradient with respect to the latter that of the former.
+    A natural lse is ln(base) times the lse in the base, so the gradient with respect to the lse in the base is ln(base)
+    times the gradient with respect to the natural lse.
     """
     base, empty = _conventions(function)
     unit = math.log(base) if base != math.e else 1.0
@@ -104,7 +105,7 @@ def at_once(function: Callable[..., Any], outputs: Any, lses: Any, empty: float)
     """``merge_states(v, s)`` of flashinfer: v (S, P, H, D), s (S, P, H)."""
     parts, batch, heads, rows, width = outputs.shape
     v = outputs.swapaxes(2, 3).reshape(parts, batch * rows, heads, width).swapaxes(0, 1)
-    # Of its own sizes: where they differ from those of the outputs, that is the function's to refuse.
+    # By its own sizes: where they differ from those of the outputs, the function must refuse them.
     s = lses.swapaxes(2, 3).reshape(lses.shape[0], lses.shape[1] * lses.shape[3], lses.shape[2]).swapaxes(0, 1)
     v, s = function(v, s)
     return v.reshape(batch, rows, heads, width).swapaxes(1, 2), s.reshape(batch, rows, heads).swapaxes(1, 2)
@@ -113,8 +114,8 @@ def at_once(function: Callable[..., Any], outputs: Any, lses: Any, empty: float)
 def combined(function: Callable[..., Any], outputs: Any, lses: Any, empty: float) -> Any:
     """``flash_attn_combine(out_partial, lse_partial, out, out_dtype)`` of flash-attention.
 
-    Outputs are (P, B, S, H, D), log-sum-exps (P, B, S, H).  Its kernel takes partial outputs in float32 alone, which
-    half precision is converted to, and says by ``out_dtype`` in what the output is stored.
+    Outputs are (P, B, S, H, D), log-sum-exps (P, B, S, H).  Its kernel takes partial outputs only in float32, so half
+    precision is converted; ``out_dtype`` is the dtype in which the output is stored.
     """
     wider = module_of(outputs).result_type(outputs, lses)  # which holds both exactly
     wide = outputs.to(wider, copy=True) if hasattr(outputs, "to") else outputs.astype(wider)
@@ -126,7 +127,7 @@ def combined(function: Callable[..., Any], outputs: Any, lses: Any, empty: float
 def into_memory(function: Callable[..., Any], outputs: Any, lses: Any, empty: float) -> Any:
     """``merge_attn_states(output, prefix_output, prefix_lse, suffix_output, suffix_lse, output_lse)`` of vLLM.
 
-    Outputs are (S, H, D), log-sum-exps (H, S).  What is written to holds NaN before.
+    Outputs are (S, H, D), log-sum-exps (H, S).  The arrays that are written to hold NaN before.
     """
 
     def two(v_a: Any, s_a: Any, v_b: Any, s_b: Any) -> tuple[Any, Any]:
@@ -166,7 +167,7 @@ def heads_first(lses: Any) -> Any:
 def folded(
     two: Callable[..., Any], outputs: Any, lses: Any, empty: float, layout: Callable[[Any], Any]
 ) -> tuple[Any, Any]:
-    """All parts by a function of two, one after the other; one part with the neutral one."""
+    """All parts merged by a function of two, one after the other; a single part is merged with the neutral one."""
     parts, batch, heads, rows, width = outputs.shape
     if lses.shape[0] != parts:
         raise NotImplementedError(
@@ -187,7 +188,7 @@ def folded(
 
 
 def replaced(array: Any, old: float, new: float) -> Any:
-    """An array with a number in the place of another."""
+    """An array with one number replaced by another."""
     return array if old == new else module_of(array).where(array == old, new, array)
 
 

@@ -1,6 +1,6 @@
-"""The operators: what a function of each is given, which keywords there are, and what it returns.
+"""The operators: the arguments, keywords and results of each one's function.
 
-What all of them mean is written in conformance/SPEC.md.
+conformance/SPEC.md says what they mean.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ class Operator:
     """The signature of a function that the spec defines."""
 
     name: str
-    #: Arrays that every call is given.
+    #: Arrays that every call gives.
     arguments: tuple[str, ...]
-    #: Every keyword there is.
+    #: All keywords.
     keywords: tuple[str, ...]
     #: Keywords whose value may be an array.  They reach the function as arrays of its framework; every other keyword
     #: is a plain Python value, known when the call is prepared.
     arrays: tuple[str, ...]
-    #: Results in the order in which they are returned, with the keyword that asks for each ("" for always).
+    #: Results in the order in which they are returned, with the keyword that requests each ("" for always).
     results: tuple[tuple[str, str], ...]
-    #: Keywords that every call gives, so that accepting them is no feature.
+    #: Keywords that every call gives, so that accepting them is not a feature.
     always: tuple[str, ...] = ()
 
     def returned(self, given: Container[str]) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ class Operator:
 
     @property
     def differentiated(self) -> tuple[str, ...]:
-        """Names of the arrays that an operator of gradients gives the gradients of, in the order of its results."""
+        """Names of the arrays whose gradients an operator of gradients returns, in the order of its results."""
         return tuple(name.removeprefix("grad_") for name, _ in self.results)
 
 
@@ -62,17 +62,17 @@ SDPA = Operator(
         "mask",  # bool, broadcastable to (B, Hq, Sq, Sk); True = may attend
         "bias",  # dtype of q, broadcastable to (B, Hq, Sq, Sk); added to the scaled score
         "is_causal",  # bool
-        "causal_offset",  # int, or an int64 array (B,); with what depends on places; None = 0, or P with a past
+        "causal_offset",  # int, or an int64 array (B,); with options by position; None = 0, or P with a past
         "window",  # (left, right), each an int >= 0 or None for an open side
         "kv_lengths",  # int64 array (B,)
         "scale",  # float; None = 1/sqrt(D)
         "softcap",  # float > 0
         "sinks",  # dtype of q, (Hq,); one logit per query head that enters the softmax and no value
-        "alibi_slopes",  # dtype of q, (Hq,); a head's scores fall by so much with each key of distance
+        "alibi_slopes",  # dtype of q, (Hq,); a head's scores fall by this much with each key of distance
         "head_scale",  # dtype of q, (Hq,); a factor on the scale of each head
-        "rotary_cos",  # dtype of q, (P, W / 2), W <= D; of the angles by which q and k are turned at each place
-        "rotary_sin",  # the same of their sines
-        "rotary_interleaved",  # bool; columns 2d and 2d + 1 are a pair, and not d and d + W / 2
+        "rotary_cos",  # dtype of q, (P, W / 2), W <= D; cosines of the angles of q and k at each place
+        "rotary_sin",  # the same for their sines
+        "rotary_interleaved",  # bool; columns 2d and 2d + 1 are a pair, instead of d and d + W / 2
         "block_mask",  # bool, (..., Sq / bq, Sk / bk), both rounded up; True = the keys of the block may be attended to
         "block_size",  # (bq, bk), each an int >= 1; only with block_mask
         "tree_parents",  # int64 array (Sq,) or (B, Sq); the query that each one follows, -1 for none
@@ -102,9 +102,9 @@ SDPA = Operator(
     ),
 )
 
-#: What both layers are given.  Projections are y = x @ w + b, so a weight is (inputs, outputs).
+#: Keywords of both layers.  Projections are y = x @ w + b, so a weight is (inputs, outputs).
 _PROJECTIONS = (
-    "x_kv",  # (B, Sk, Ekv): input of keys and values; without it x_q is
+    "x_kv",  # (B, Sk, Ekv): input of keys and values; x_q without it
     "w_o",  # (H · Dv, Eo); without it the combined heads are the output
     "b_q",  # (H · D,)
     "b_k",  # (H · D,)
@@ -153,7 +153,7 @@ SUBLAYER = Operator(
     always=("heads", *_NORM, "epsilon"),
 )
 
-#: Keywords of sdpa that its gradients have not.
+#: Keywords of sdpa that its gradients do not have.
 _FORWARD_ONLY = (
     "sinks",
     "alibi_slopes",
@@ -195,9 +195,9 @@ _PACKED = (
     "scale",  # float; None = 1/sqrt(D)
     "softcap",  # float > 0
     "sinks",  # dtype of q, (Hq,)
-    "max_seqlen_q",  # int, at least the longest sequence's queries; given to whoever takes it
-    "max_seqlen_k",  # the same of keys
-    "num_splits",  # int >= 1; into how many parts keys are split, which changes no more than the last bits
+    "max_seqlen_q",  # int, at least the longest sequence's queries; given to every function that takes it
+    "max_seqlen_k",  # the same for keys
+    "num_splits",  # int >= 1; number of parts that keys are split into, which changes only the last bits
     "return_lse",  # bool; natural log-sum-exp (Hq, Tq)
 )
 
@@ -223,7 +223,7 @@ VARLEN_GRAD = Operator(
     always=VARLEN.always,
 )
 
-#: Partial results over disjoint sets of keys, joined into that over all of them.
+#: Partial results over disjoint sets of keys, joined into the result over all keys.
 MERGE = Operator(
     "merge",
     arguments=(
@@ -258,7 +258,7 @@ PAGED = Operator(
         "k_new",  # (Tq, Hkv, D); the keys of the queries' tokens, in place of what the cache has at their positions
         "v_new",  # (Tq, Hkv, Dv)
         "k_scale",  # float32, broadcastable to k_cache, which then holds int8 or 8-bit floating-point numbers
-        "v_scale",  # the same of v_cache
+        "v_scale",  # the same for v_cache
     ),
     arrays=("causal_offset", "sinks", "k_new", "v_new", "k_scale", "v_scale"),
     results=VARLEN.results,
@@ -273,7 +273,7 @@ LATENT = Operator(
         "q_rope",  # (B, H, Sq, Dr)
         "latents",  # (B, Sk, R)
         "k_rope",  # (B, Sk, Dr)
-        "w_uk",  # (H, R, D); a head's keys are latents @ w_uk[h], beside k_rope
+        "w_uk",  # (H, R, D); a head's keys are latents @ w_uk[h], next to k_rope
         "w_uv",  # (H, R, Dv); its values
     ),
     keywords=(
@@ -295,7 +295,7 @@ GRADIENTS = {
     MERGE.name: MERGE_GRAD.name,
 }
 
-#: Results that are in float32 or wider, whatever the dtype of the rest is.
+#: Results that are in float32 or wider, whatever the dtype of the others is.
 WIDE_RESULTS = ("lse", "grad_lses")
 
 OPERATORS = {

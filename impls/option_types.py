@@ -1,4 +1,4 @@
-"""Types of options: numbers and files that a command is given, refused before it begins."""
+"""Types of options: wrong numbers and files are refused before a command begins."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def count(least: int) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"{text}: expected at least {least}")
         return number
 
-    convert.__name__ = "int"  # which argparse names where the text is no number
+    convert.__name__ = "int"  # argparse names it where the text is not a number
     return convert
 
 
@@ -69,7 +69,7 @@ def above(bound: float) -> Callable[[str], float]:
 
 
 def refuse_unwritable(option: str, path: Path | str | None) -> None:
-    """Refuse a file that cannot be written, as far as can be told without writing it.
+    """Refuse a file that cannot be written, as far as that is known without writing it.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def refuse_unwritable(option: str, path: Path | str | None) -> None:
     Raises
     ------
     InputError
-        If it lies in no folder, or is one.
+        If its folder does not exist, or it is a folder.
     """
     if path is None:
         return

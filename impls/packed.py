@@ -1,9 +1,9 @@
 """Signatures of packed and paged attention: functions of flash-attention, PyTorch and vLLM, called as they are written.
 
-A function is recognised by the names of its parameters: with boundaries of queries and of keys it is of varlen, with a
-block table and lengths of paged.  ``NAMES`` says which parameter takes each argument and keyword of the spec; what is
-written in another way there is translated (``Form``), and results are brought into the shapes of the spec.  No number
-of a result is touched.
+A function is recognised by the names of its parameters: boundaries of queries and of keys mean varlen, a block table
+and lengths mean paged.  ``NAMES`` says which parameter takes each argument and keyword of the spec; values that a
+function takes in another form are translated (``Form``), and results get the shapes of the spec.  No number of a result
+is changed.
 
 Sources: ``flash_attn_varlen_func`` and ``flash_attn_with_kvcache``,
 https://github.com/Dao-AILab/flash-attention/blob/main/flash_attn/flash_attn_interface.py, and of flash-attention 3
@@ -29,7 +29,7 @@ import numpy as np
 from attention_conformance.impls.contract import Returning
 from attention_conformance.impls.merging import module_of
 
-#: What arguments and keywords are called elsewhere, besides their own names; the first that a function has is meant.
+#: Other names of arguments and keywords, which come after their own; the first name that a function has is used.
 NAMES = {
     "q": ("query",),
     "k": ("key",),
@@ -58,12 +58,12 @@ NAMES = {
     "bias": ("rab",),
     "cache_batch_idx": (),
 }
-#: The arguments of each operator, in order; of a function that has those of several the first one is meant.
+#: The arguments of each operator, in order; a function that has those of several is of the first one.
 ARGUMENTS = {
     "varlen": ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k"),
     "paged": ("q", "k_cache", "v_cache", "cu_seqlens_q", "block_table", "kv_lengths"),
 }
-#: The keywords of both, those of varlen and of paged alone, and what is given in every call, to whoever takes it.
+#: The keywords of both, those of varlen only and of paged only, and those given in every call if a function takes them.
 KEYWORDS = ("is_causal", "causal_offset", "window", "scale", "softcap", "sinks", "num_splits", "return_lse")
 OF_VARLEN = ("bias",)
 OF_PAGED = ("k_new", "v_new", "k_scale", "v_scale")
@@ -74,7 +74,7 @@ def nothing(given: Mapping[str, Any]) -> None:
     """No value for a parameter that has no default."""
 
 
-#: What becomes of a parameter without a default where a call says nothing, by its name.
+#: Values of parameters without a default where a call gives none, by name.
 DEFAULTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     **dict.fromkeys(("scale", "softmax_scale", "sm_scale"), lambda given: 1 / math.sqrt(given["q"].shape[-1])),
     **dict.fromkeys(("causal", "is_causal"), lambda given: False),
@@ -84,8 +84,8 @@ DEFAULTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "out": lambda given: _unwritten(given),
 }
 
-#: Axes that a cache (pages, P, Hkv, D) is handed over in, by what ``function.cache_layout`` says: whether heads come
-#: before slots, and which axis of one ``kv_cache`` tells keys from values, if there is one for both.
+#: Axes in which a cache (pages, P, Hkv, D) is passed, by ``function.cache_layout``: whether heads come before slots,
+#: and which axis of one ``kv_cache`` separates keys from values, if there is one for both.
 CACHE_LAYOUTS: dict[str, tuple[bool, int | None]] = {
     "NHD": (False, None),  # (pages, P, Hkv, D)
     "HND": (True, None),  # (pages, Hkv, P, D)
@@ -101,23 +101,23 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def packed_form(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of packed or paged attention as its operator is called; any other function is given back.
+    """A function of packed or paged attention with its operator's signature; any other function is returned unchanged.
 
     Parameters
     ----------
     function
         Function of known parameters.  ``function.operator`` says which operator is meant where it has the parameters of
-        both, ``function.cache_layout``, a key of CACHE_LAYOUTS, in which axes it takes a cache.
+        both; ``function.cache_layout``, a key of CACHE_LAYOUTS, says in which axes it takes a cache.
 
     Returns
     -------
     Callable
-        A function whose signature has the keywords that it takes, under whichever name.
+        A function whose signature has the keywords that it takes, under the spec's names.
 
     Raises
     ------
     ValueError
-        For a layout that is none, or a parameter without a default that nothing is known of.
+        For an unknown layout, or an unknown parameter without a default.
     """
     form = form_of(function)
     if form is None:
@@ -156,14 +156,14 @@ class Form:
 
     @property
     def keywords(self) -> tuple[str, ...]:
-        """The keywords of the operator that can be told to the function."""
+        """The keywords of the operator that can be passed to the function."""
         told = {name for name, parameter in self.parameters.items() if parameter} | set(MAXIMA)
         told |= {"is_causal"} if self.parameters["window"] == "window_size" else set()
         return tuple(name for name in _keywords(self.operator) if name in told)
 
     @property
     def appends(self) -> bool:
-        """Whether new keys are ``k``, which is written into the cache behind lengths that do not count it."""
+        """Whether new keys are ``k``, which is written into the cache after lengths that do not count it."""
         return self.parameters.get("k_new") == "k"
 
     def call(self, given: Mapping[str, Any]) -> Any:
@@ -178,7 +178,7 @@ class Form:
     def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of the function, by its own parameters.
 
-        Raises NotImplementedError for what these cannot say.
+        Raises NotImplementedError for what these cannot express.
         """
         values = {**given, **self.translated(given)}
         values |= _laid_out(values, self.cache_layout)
@@ -192,7 +192,7 @@ class Form:
         return found | {name: DEFAULTS.get(name, nothing)(given) for name in self.required - found.keys()}
 
     def translated(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments and keywords that are written in another way, in that way."""
+        """The arguments and keywords that the function takes in another form, in that form."""
         values: dict[str, Any] = {}
         if "qq_bias" in self.taken and not given.get("is_causal"):
             raise NotImplementedError("unified_attention is causal alone")
@@ -220,12 +220,12 @@ def form_of(function: Any) -> Form | None:
     Parameters
     ----------
     function
-        Anything; ``packed_form`` says what it is recognised by.
+        Any object; the top of this module says how it is recognised.
 
     Returns
     -------
     Form or None
-        None for a function of nothing of the kind.
+        None for any other function.
 
     Raises
     ------
@@ -251,10 +251,10 @@ def form_of(function: Any) -> Form | None:
     if operator == "paged":
         known += ["kv_cache"] if CACHE_LAYOUTS[layout][1] is not None else []
         known += ["cu_seqlens_k", "cache_batch_idx"]
-        for name in ("k", "v"):  # beside a cache these are new ones
+        for name in ("k", "v"):  # next to a cache these are new ones
             if name in taken and theirs[f"{name}_cache"] != name:
                 theirs[f"{name}_new"] = theirs[f"{name}_new"] or name
-        if theirs["kv_lengths"]:  # either says where keys end, and some refuse both together
+        if theirs["kv_lengths"]:  # either says where keys end, and some functions refuse both together
             theirs["cu_seqlens_k"] = ""
     anything = any(each.kind is each.VAR_KEYWORD for each in parameters)
     theirs = {name: theirs[name] or (name if anything and name in _keywords(operator) else "") for name in known}
@@ -279,7 +279,7 @@ def _fitting(theirs: Mapping[str, str], one_cache: bool, by_rows: bool) -> list[
 
 
 def _by_queries(call: Callable[[Mapping[str, Any]], Any], given: Mapping[str, Any]) -> Any:
-    """One call for all sequences of as many queries, q (N, Sq, Hq, D) and lse (N, Hq, Sq), for each such number."""
+    """One call for each number of queries, of all sequences that have it: q (N, Sq, Hq, D) and lse (N, Hq, Sq)."""
     counts, q = _queries(given), given["q"]
     by_sequence = [n for n in ("block_table", "kv_lengths", "causal_offset") if np.ndim(given.get(n, 0))]
     _one_for_each(given, *by_sequence)
@@ -304,7 +304,7 @@ def _by_queries(call: Callable[[Mapping[str, Any]], Any], given: Mapping[str, An
 
 
 def _one_for_each(given: Mapping[str, Any], *names: str) -> None:
-    """Raise NotImplementedError where an array has not as many rows as there are sequences: it cannot be shared out."""
+    """Raise NotImplementedError where an array does not have one row per sequence: it cannot be shared out."""
     count = len(given["cu_seqlens_q"]) - 1
     for name in names:
         if len(given[name]) != count:
@@ -323,7 +323,7 @@ def _key_heads(given: Mapping[str, Any]) -> int:
 
 
 def _window_size(given: Mapping[str, Any], by_window: bool) -> tuple[int, int] | None:
-    """A window with −1 for an open side; where there is no other way to say it, (…, 0) is causal."""
+    """A window with −1 for an open side; for a function without a causal flag, (…, 0) is causal."""
     left, right = given.get("window", (None, None))
     if by_window and given.get("is_causal"):
         right = 0
@@ -338,7 +338,7 @@ def _aux_request() -> Any:
 def _by_head(scale: Any, heads: int, lengths: Any, one: bool) -> Any:
     """A scale for everything or for each key head as flash-attention takes it, (N, Hkv).
 
-    Raises NotImplementedError for others, which ``k_descale`` and ``v_descale`` cannot say.
+    Raises NotImplementedError for others, which ``k_descale`` and ``v_descale`` cannot express.
     """
     if any(axis != 1 for axis in (scale.shape[0], scale.shape[1], scale.shape[3])):
         raise NotImplementedError(f"k_descale and v_descale have one scale per head, these are {tuple(scale.shape)}")
@@ -352,7 +352,7 @@ def _by_head(scale: Any, heads: int, lengths: Any, one: bool) -> Any:
 def _laid_out(given: Mapping[str, Any], layout: str) -> dict[str, Any]:
     """The caches, and scales of their shape, in the axes that a function takes them in.
 
-    Raises NotImplementedError for values that are wider than keys, which one cache cannot hold.
+    Raises NotImplementedError for keys and values of unequal shapes, which one cache cannot hold.
     """
     heads_first, axis = CACHE_LAYOUTS[layout]
     names = [name for name in ("k_cache", "v_cache", "k_scale", "v_scale") if name in given]
@@ -366,10 +366,10 @@ def _laid_out(given: Mapping[str, Any], layout: str) -> dict[str, Any]:
 
 
 def _in_rows(given: Mapping[str, Any], by_index: bool) -> dict[str, Any]:
-    """A call without a table: the pages of each sequence behind one another, a row of the cache for each.
+    """A call without a table: the pages of each sequence one after the other, in a row of the cache for each.
 
-    With ``by_index`` the rows are in reverse behind one of nobody, and ``cache_batch_idx`` says which is whose.  Raises
-    NotImplementedError for scales that differ by token or page, whose places are those of pages.
+    With ``by_index`` the rows are in reverse after an unused one, and ``cache_batch_idx`` has the row of each sequence.
+    Raises NotImplementedError for scales that differ by token or page, as these are in the order of pages.
     """
     if any(given[name].shape[0] != 1 or given[name].shape[1] != 1 for name in ("k_scale", "v_scale") if name in given):
         raise NotImplementedError("a cache without a table has scales for everything, heads or channels")
@@ -380,14 +380,14 @@ def _in_rows(given: Mapping[str, Any], by_index: bool) -> dict[str, Any]:
     for name in ("k_cache", "v_cache"):
         pages = given[name][
             (table % given[name].shape[0])[np.array(order, np.int64)]
-        ]  # what is behind the last is junk
+        ]  # entries after the last page are junk
         found[name] = pages.reshape(len(order), -1, *pages.shape[3:])
     found |= {"cache_batch_idx": _like(table, [count - n for n in range(count)])} if by_index else {}
     return {**given, **found}
 
 
 def _contiguous(array: Any) -> Any:
-    """An array in memory in the order of its axes; those of JAX are."""
+    """An array in memory in the order of its axes; JAX arrays always are."""
     if isinstance(array, np.ndarray):
         return np.ascontiguousarray(array)
     return array.contiguous() if hasattr(array, "contiguous") else array
@@ -404,6 +404,6 @@ def _like(array: Any, numbers: list[int]) -> Any:
 
 
 def _unwritten(given: Mapping[str, Any]) -> Any:
-    """Memory for an output, (Tq, Hq, Dv), which holds NaN."""
+    """Memory for an output, (Tq, Hq, Dv), filled with NaN."""
     q, v = given["q"], given.get("v_cache", given.get("v"))
     return module_of(q).full_like(q[..., :1], math.nan)[..., np.zeros(v.shape[-1], np.int64)]

@@ -1,6 +1,6 @@
-"""Probe of what a function really returns, whatever it is: what a worker does for the adapter check.
+"""Probe of what a function really returns, whatever it is: run by a worker for the adapter check.
 
-``calls.py`` wants arrays of the framework and as many as were requested; here anything is described instead.
+``calls.py`` requires arrays of the framework, as many as were requested; this module describes any object instead.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from attention_conformance.impls.operators import OPERATORS
 from attention_conformance.impls.process import state
 from attention_conformance.impls.process.state import Watch
 
-#: Seconds that a result is given to change after it was returned; a tiny input takes any device less.
+#: Seconds that a result has to change after it was returned; any device computes a tiny input in less.
 SETTLES = 0.05
 
-#: Packages whose arrays are told apart, by the name that ``@framework`` has for each.
+#: Names as in ``@framework``, by the packages of the arrays.
 FRAMEWORKS = {"numpy": "numpy", "torch": "torch", "jax": "jax", "jaxlib": "jax", "onnxruntime": "onnxruntime"}
 
 
 @dataclass(frozen=True)
 class Value:
-    """One thing that was returned."""
+    """One returned object."""
 
     #: Type of the result in words: "list", "torch.Tensor".
     type: str
     #: The framework whose array it is, "" for none.
     framework: str = ""
-    #: Where it lies, "" where that is not known.
+    #: Kind of device that it is on, "" where that is not known.
     device: str = ""
-    #: Elements in layout (B, H, S, D), None where it is no array of the implementation's framework.
+    #: Elements in layout (B, H, S, D), None where it is not an array of the implementation's framework.
     array: np.ndarray | None = None
-    #: Something that stands for a result which is not there yet.
+    #: It represents a result that is not there yet.
     awaited: bool = False
     #: It changed after it was returned.
     changed: bool = False
@@ -49,17 +49,17 @@ class Value:
 
 @dataclass(frozen=True)
 class Returned:
-    """Return of a call: its values, and whether they came as a tuple; or why there is nothing to look at."""
+    """Return of a call: its values, and the names of the requested results; or why there is nothing to look at."""
 
     values: tuple[Value, ...] = ()
     names: tuple[str, ...] = ()
     raised: str = ""
-    #: The call changed something in its process that could not be put back.
+    #: The call changed something in its process that could not be restored.
     spoilt: bool = False
 
 
 def others(implementation: Implementation) -> tuple[str, ...]:
-    """The parameters of a function behind q, k and v that are no keywords of its operator."""
+    """The parameters of a function after its operator's arguments that are not keywords of the operator."""
     parameters = list(inspect.signature(load_function(implementation)).parameters.values())
     operator = OPERATORS[implementation.operator]
     behind = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)][len(operator.arguments) :]
@@ -69,7 +69,7 @@ def others(implementation: Implementation) -> tuple[str, ...]:
 def probe(implementation: Implementation, request: Request, renamed: Mapping[str, str] | None = None) -> Returned:
     """Run one request and describe what comes back.  Never raises for what the implementation does.
 
-    With ``renamed`` the function gets keywords by other names than the operator's.
+    With ``renamed`` the function gets keywords under other names than the operator's.
     """
     watch = Watch((*state.settings(), *backend(implementation.framework).settings()))
     returned = _returned(implementation, request, renamed or {}, watch)
@@ -83,11 +83,11 @@ def _returned(implementation: Implementation, request: Request, renamed: Mapping
             function = _renaming(load_function(implementation), renamed)
             _, native, specification = arguments(implementation, request)
             run = load(implementation.prepare)(function, specification)
-            with watch:  # what is left changed here would hide that a case changes it
+            with watch:  # a change left behind here would hide that a case makes it
                 returned = run(**native)
             values = returned if isinstance(returned, tuple) else (returned,)
             names = specification.results()
-            # What was not requested has no name.
+            # Values that were not requested have no name.
             named = [*zip(values, (*names, *[""] * len(values)), strict=False)]
             first = [_value(implementation, *each) for each in named]
             time.sleep(SETTLES)
@@ -117,7 +117,7 @@ def _value(implementation: Implementation, value: Any, name: str) -> Value:
         array = np.array(backend(implementation.framework).get(value))  # a copy, which cannot change
         if name in heads_inside(implementation) and array.ndim == 4:
             array = array.transpose(0, 2, 1, 3)
-    except Exception:  # no array of the framework, or one that has no elements to read
+    except Exception:  # not an array of the framework, or one without elements to read
         array = None
     framework = FRAMEWORKS.get(root, "") if hasattr(value, "shape") and not isinstance(value, np.generic) else ""
     return Value(text, framework, _device(value), array, awaited)

@@ -1,8 +1,8 @@
 """Ranks: an implementation spread over several processes of torch.distributed, or over a mesh of virtual devices.
 
-To whoever calls it, it is one function.  The worker process that has the function starts the ranks, workers of its own,
-at the first call, and they stay for all that follow: shards go out, results are put together.  They are in the worker's
-process group, so they end with it.  A rank that dies, hangs, refuses alone or disagrees is named in what is raised.
+Callers see one function.  The worker process that has the function starts the ranks, workers of its own, at the first
+call, and keeps them for later calls: shards go out, results are put together.  They are in the worker's process group,
+so they end with it.  The exception names a rank that dies, hangs, disagrees, or is the only one to refuse.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from attention_conformance.impls.process.worker import SCRATCH
 _ROOM = "attention_conformance.impls"
 
 #: Seconds that the other ranks have once the first one has answered; and once one has died or raised, as they may
-#: wait for it for ever.
+#: wait for it forever.
 BEHIND, BEREFT = 20.0, 3.0
 
 
@@ -56,14 +56,14 @@ class Engine:
     #: Module with ``entered(rank, ranks, meeting)``, which returns what binds a function to its rank, and ``renew``.
     module: str
     one_process: bool
-    #: Variables of each process, for so many ranks.
+    #: Environment variables of each process, for a number of ranks.
     environment: Callable[[int], dict[str, str]]
     #: Preparation of a call of a function of sdpa, and of its gradients, in a rank.
     prepare: str
     gradients: str
 
     def processes(self, ranks: int) -> int:
-        """Number of processes of so many ranks."""
+        """Number of processes for a number of ranks."""
         return 1 if self.one_process else ranks
 
 
@@ -92,7 +92,7 @@ ENGINES = {
 
 @dataclass
 class Here:
-    """Process as a rank: what binds a function to it, and Sq and Sk of the call under way."""
+    """Process as a rank: how a function is bound to it, and Sq and Sk of the current call."""
 
     bind: Callable[[Function, Implementation], Function]
     lengths: tuple[int, int] = (0, 0)
@@ -102,7 +102,7 @@ _HERE: list[Here] = []
 
 
 def function(implementation: Implementation) -> Function:
-    """The function of an implementation with ranks: what calls all of them, or in a rank its own part."""
+    """The function of an implementation with ranks: it calls all of them, or in a rank the rank's own part."""
     return _rank(implementation) if _HERE else _all(implementation)
 
 
@@ -110,7 +110,7 @@ def function(implementation: Implementation) -> Function:
 
 
 def enter(framework: Framework, rank: int, ranks: int, meeting: str) -> bool:
-    """Make this process a rank, which meets the others by a file."""
+    """Make this process a rank, which finds the others through a file."""
     bind = load(f"{ENGINES[framework].module}:entered")(rank, ranks, meeting)
     _HERE[:] = [Here(bind)]
     return True
@@ -119,7 +119,7 @@ def enter(framework: Framework, rank: int, ranks: int, meeting: str) -> bool:
 def answer(
     implementation: Implementation, request: calls.Request, whole: tuple[int, int], failures: int
 ) -> calls.Reply:
-    """A call of this rank's part, of ``whole`` Sq and Sk; so many ``failures`` may have left messages under way."""
+    """Call this rank's part; ``whole`` is Sq and Sk, ``failures`` the calls that may have left messages in flight."""
     _HERE[0].lengths = whole
     load(f"{ENGINES[implementation.framework].module}:renew")(failures)
     return calls.call(implementation, request)
@@ -132,7 +132,7 @@ def _rank(implementation: Implementation) -> Function:
 
 
 def lengths() -> tuple[int, int]:
-    """Sq and Sk of the call under way, over all ranks."""
+    """Sq and Sk of the current call, over all ranks."""
     return _HERE[0].lengths
 
 
@@ -140,11 +140,11 @@ def lengths() -> tuple[int, int]:
 
 
 class Group:
-    """The processes of so many ranks: one each, or of a mesh one that has all devices."""
+    """The processes of a number of ranks: one each, or for a mesh one that has all devices."""
 
     def __init__(self, framework: Framework, ranks: int) -> None:
         self.framework, self.ranks = framework, ranks
-        #: Calls that may have left messages under way.
+        #: Calls that may have left messages in flight.
         self.failures = 0
         self._workers: list[Worker] = []
         self._place: tempfile.TemporaryDirectory[str] | None = None
@@ -181,7 +181,7 @@ class Group:
     ) -> list[calls.Reply]:
         """The replies of the processes, in order.
 
-        Raises Crashed or TimedOut with the rank that died or hangs; the next call finds fresh ones.
+        Raises Crashed or TimedOut with the rank that died or hangs; the next call starts fresh processes.
         """
         if any(worker.fresh for worker in self._workers):
             self.close()
@@ -195,7 +195,7 @@ class Group:
         return self._outcomes(given, seconds, BEHIND)
 
     def _outcomes(self, given: Sequence[Future[Any]], seconds: float, behind: float) -> list[Any]:
-        """Results of the jobs of all ranks, or the end of the processes and one exception with a rank's name."""
+        """Results of the jobs of all ranks; a failure ends the processes and raises one exception that names a rank."""
         started = time.monotonic()
         end = started + seconds
         done, waiting = wait(given, seconds, FIRST_COMPLETED)
@@ -232,7 +232,7 @@ class Group:
         return f"rank {rank} of {self.ranks}" if len(self._workers) != 1 else f"the {self.ranks} ranks"
 
     def names(self, ranks: Sequence[int]) -> str:
-        """Several of them."""
+        """Several processes in words."""
         listed = " and ".join(map(str, ranks))
         return self.name(ranks[0]) if len(ranks) == 1 else f"ranks {listed} of {self.ranks}"
 
@@ -251,7 +251,7 @@ def _failed(job: Future[Any]) -> bool:
 
 @functools.cache
 def group(framework: Framework, ranks: int) -> Group:
-    """The ranks of this process, of which it has one group of each number."""
+    """The group of this process for a number of ranks, which is made once."""
     return Group(framework, ranks)
 
 
@@ -301,7 +301,7 @@ def _request(
 
 
 def _same_outcome(group: Group, replies: Sequence[calls.Reply]) -> None:
-    """Raise what the ranks raise; that some do and others do not, or what a call did to its process, is an error."""
+    """Raise what all ranks raise; an error too where only some raise, or a call changed inputs or its process."""
     texts = {rank: f"{reply.status} {reply.text}" for rank, reply in enumerate(replies) if reply.status != "returned"}
     if texts:
         group.failures += 1
@@ -334,7 +334,7 @@ def _joined(
                 raise RankFailed(f"{group.name(rank)} disagrees with rank 0: {_difference(name, piece, pieces[0])}")
         return pieces[0]
     try:
-        if part.axis is None:  # the gradient of what all ranks were given
+        if part.axis is None:  # the gradient of an array that all ranks were given
             return np.sum([each.astype(np.result_type(each.dtype, np.float32)) for each in pieces], axis=0).astype(
                 pieces[0].dtype
             )
@@ -375,7 +375,7 @@ def distributed(implementation: Implementation, attributes: Mapping[str, Any]) -
 
 
 def spread(implementation: Implementation, distribution: sharding.Distribution) -> Implementation:
-    """An implementation over ranks, on the CPU; its envelope has the sizes that divide by them, unless it says more."""
+    """An implementation over ranks, on the CPU; axes that its envelope leaves free get sizes that divide by them."""
     engine = ENGINES[implementation.framework]
     sizes, envelope = Sizes(multiple=distribution.multiple), implementation.envelope
     axes = ("head_counts",) if distribution.sharding == sharding.HEADS else ("query_lengths", "key_lengths")

@@ -1,7 +1,7 @@
 """Scripts of calls over several ranks: they share the inputs out, call the function in each rank, and join the results.
 
-A script for torch starts its ranks itself, by ``torch.distributed.run`` on the loopback device; ``torchrun`` does the
-same with it.  One for JAX has virtual devices.
+A script for torch starts its ranks itself, by ``torch.distributed.run`` on the loopback device; ``torchrun`` can start
+them too.  A script for JAX has virtual devices.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _swapped(distribution: Distribution, name: str, axes: int) -> bool:
 
 
 def _results(distribution: Distribution, call: Call) -> list[tuple[str, int | None, int]]:
-    """Each result with its axis, and the whole size of that."""
+    """Each result with its axis, and that axis's whole size."""
     query, found = call.shape("q"), []
     for name in OPERATORS["sdpa"].returned({**dict(call.options), **dict(call.shapes)}):
         axis = None if distribution.replicated else distribution.axis(name, query, query)
@@ -190,7 +190,7 @@ def _results(distribution: Distribution, call: Call) -> list[tuple[str, int | No
 
 
 def _further_arguments(call: Call, **given: str) -> list[str]:
-    """The statements for what the function has beside the keywords of its operator, if it has the parameter."""
+    """The statements for arguments that are not keywords of the operator, each given if the function takes it."""
     lengths = (call.shape("q")[-2], call.shape("k")[-2])
     listed = ", ".join(f'"{name}": {value}' for name, value in {**given, "lengths": repr(lengths)}.items())
     return [f"    given = {{{listed}}}"]

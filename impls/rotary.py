@@ -15,11 +15,11 @@ def rotated(x: Any, cos: Any, sin: Any, place: Any, interleaved: bool) -> Any:
     x
         (B, H, S, D), of any framework.
     cos, sin
-        (P, W / 2): of the angle of each place and pair; what is beyond W is not turned.
+        (P, W / 2): of the angle of each place and pair; columns beyond W are not turned.
     place
         (B or 1, S): the row of the tables.
     interleaved
-        Whether a pair lies side by side, and not W / 2 apart.
+        Whether a pair is side by side, instead of W / 2 apart.
 
     Returns
     -------
@@ -36,19 +36,19 @@ def rotated(x: Any, cos: Any, sin: Any, place: Any, interleaved: bool) -> Any:
 
 
 def check_rotary(q: Any, cos: Any, sin: Any) -> None:
-    """(SDPA-36) Refuse tables that do not fit to each other or to q (B, Hq, Sq, D).
+    """(SDPA-36) Refuse tables that do not fit each other or q (B, Hq, Sq, D).
 
     Parameters
     ----------
     q
         (B, Hq, Sq, D).
     cos, sin
-        (P, W / 2) each, or None both.
+        (P, W / 2) each, or both None.
 
     Raises
     ------
     ValueError
-        For one without the other, and for a shape that does not fit.
+        For one table without the other, and for a shape that does not fit.
     """
     if (cos is None) != (sin is None):
         raise ValueError("rotary_cos and rotary_sin must be given together")

@@ -56,11 +56,11 @@ class Terms:
     content: str
     #: What ``str(result.dtype)`` is for a dtype.
     dtype: Callable[[str], str] = str
-    #: A method by which a result becomes an array with ``shape``, ``dtype`` and indices, "" if it is one.
+    #: A method that makes a result an array with ``shape``, ``dtype`` and indices, "" if it is one.
     method: str = ""
     #: The statement that waits until ``results`` are computed on a device, "" where a call waits.
     wait: Callable[[str], str] = lambda device: ""
-    #: Packages whose versions belong in a report, beside those that the implementation requires.
+    #: Packages whose versions belong in a report, in addition to those that the implementation requires.
     packages: tuple[str, ...] = ()
 
 
@@ -68,26 +68,26 @@ class Terms:
 class Snippet:
     """A call as a script makes it."""
 
-    #: What is called, with which arguments.
+    #: The called function, and its arguments.
     function: str
     arguments: tuple[str, ...]
     terms: Terms
     imports: tuple[str, ...] = ()
     #: Statements that define what the expression uses.
     definitions: str = ""
-    #: Functions (``module:function``) of this package whose source has to come before the definitions.
+    #: Functions (``module:function``) of this package whose source must come before the definitions.
     sources: tuple[str, ...] = ()
-    #: What follows the call: ``[0]`` where the first of its results is meant.
+    #: Text after the call: ``[0]`` where the first of its results is meant.
     after: str = ""
     #: Statements that come before the call once, when the arrays are the framework's.
     prepared: tuple[str, ...] = ()
 
     def call(self, before: str = "", depth: int = 0) -> str:
-        """The call at a depth of indentation, with what stands before it."""
+        """The call at a depth of indentation, with text before it."""
         return applied(self.function, self.arguments, depth, before) + self.after
 
 
-#: Writes a call.  Raises NotImplementedError for one that the implementation does not express either.
+#: Writes a call.  Raises NotImplementedError for a call that the implementation cannot express either.
 Writer = Callable[[Call], Snippet]
 
 
@@ -152,7 +152,7 @@ def assign_each(names: Sequence[str], expression: str) -> str:
 
 
 def assigned(arrays: Sequence[Given], expression: Callable[[Given], str]) -> list[str]:
-    """The statements that give each array its expression, one for those of one expression; "" leaves an array alone."""
+    """The statements that give each array its expression, one for each expression; "" leaves an array unchanged."""
     names: dict[str, list[str]] = {}
     for each in arrays:
         names.setdefault(expression(each), []).append(each.name)

@@ -23,7 +23,7 @@ from attention_conformance.impls.operators import GRADIENTS, OPERATORS
 #: The group in which packages register implementations: name = "module:function" or "module:function@framework".
 ENTRY_POINTS = "attention_conformance.impls"
 
-#: What ``@framework`` may say, and the package that each needs.
+#: Values of ``@framework``, and the packages that each needs.
 _REQUIRES = {
     Framework.NUMPY: ("numpy",),
     Framework.TORCH: ("torch",),
@@ -157,7 +157,7 @@ def plug_in(text: str, name: str = "") -> Implementation:
 def _differentiated(plugged: Implementation) -> Implementation:
     """The gradients of a plug-in, by the framework's differentiation.  Raises ImplementationError if it has none.
 
-    Of sdpa, until the function is imported and says that it is of another operator (``with_attributes``).
+    They are of sdpa until the function is imported and declares another operator (``with_attributes``).
     """
     if plugged.framework not in _GRADIENTS:
         raise ImplementationError(
@@ -169,7 +169,7 @@ def _differentiated(plugged: Implementation) -> Implementation:
 
 
 def with_attributes(implementation: Implementation, attributes: dict[str, Any]) -> Implementation:
-    """The record of a plug-in with what its function says of itself (``impls.loading.ATTRIBUTES``).
+    """The record of a plug-in with what its function declares (``impls.loading.ATTRIBUTES``).
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def with_attributes(implementation: Implementation, attributes: dict[str, Any]) 
     changes: dict[str, Any] = {}
     try:
         if "dtypes" in attributes:
-            if isinstance(attributes["dtypes"], str):  # whose letters are no dtypes
+            if isinstance(attributes["dtypes"], str):  # its letters are not dtypes
                 raise ValueError(f"dtypes is {attributes['dtypes']!r}, expected a tuple of names")
             changes["dtypes"] = tuple(attributes["dtypes"])
             unknown = set(changes["dtypes"]) - set(DTYPES)
@@ -219,9 +219,9 @@ def with_attributes(implementation: Implementation, attributes: dict[str, Any]) 
 
 
 def _of_operator(implementation: Implementation, name: str) -> dict[str, str]:
-    """The fields that say which operator it is, for a function of the named one: its gradients where they are meant.
+    """The fields for a function of the named operator, or for its gradients where they are meant.
 
-    Raises ValueError for an operator whose gradients are not one.
+    Raises ValueError for an operator whose gradients are not an operator.
     """
     if not implementation.function_of:
         return {"operator": name}

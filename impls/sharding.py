@@ -1,7 +1,8 @@
-"""Sharding: which part of each array of a call of sdpa or of its gradients a rank is given, and results joined again.
+"""Sharding: the part of each array of a call of sdpa or of its gradients that a rank gets, and results joined again.
 
 A rank has some of the rows and some of the keys, or some of the heads.  A mask or a bias follows the queries and has
-all keys, in their order; numbers of a batch and sinks are whole, and so is what is broadcast along the sharded axis.
+all keys, in their order; numbers per batch are whole, and so are arrays that are broadcast along the sharded axis.
+Sinks are whole unless heads are sharded.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-#: Axes from the end of what has rows, keys, and heads, by name.
+#: Arrays with rows and with keys, and the axis of these from the end; the past; and arrays with the axes of scores.
 ROWS = {"q": -2, "output": -2, "grad_output": -2, "grad_q": -2, "weights": -2, "lse": -1}
 KEYS = {"k": -2, "v": -2, "grad_k": -2, "grad_v": -2}
 PAST = ("past_key", "past_value", "present_key", "present_value")
 SCORES = ("mask", "bias", "grad_bias")
 
-#: What a function says of its ranks by attributes, and what it is given beside the keywords of its operator, each if
-#: it has the parameter: the process group, or a mesh or the name of its axis; and Sq and Sk over all ranks.
+#: Attributes by which a function declares its ranks, and what it gets in addition to the keywords of its operator, each
+#: if it has the parameter: the process group, or a mesh or the name of its axis; and Sq and Sk over all ranks.
 DECLARED = ("ranks", "sharding", "uneven", "replicated", "rank_seconds")
 GIVEN = ("group", "mesh", "axis", "lengths")
 
@@ -44,13 +45,13 @@ def _zigzag(length: int, ranks: int) -> Indices:
 
 @dataclass(frozen=True)
 class Sharding:
-    """A way to share out a sequence: the places that each rank has, and how many parts a length has to divide into."""
+    """A way to share out a sequence: the places that each rank has, and how many parts a length must divide into."""
 
     places: Callable[[int, int], Indices]
     parts: int = 1
 
 
-#: Ways by the name that a function declares; the last one shares out heads, and no sequence.
+#: Ways by the name that a function declares; the last one shares out heads instead of a sequence.
 HEADS = "heads"
 SHARDINGS = {
     "contiguous": Sharding(_contiguous),
@@ -67,19 +68,19 @@ class Distribution:
     Parameters
     ----------
     ranks
-        Number of ranks; of several numbers each call has one, by its shapes and options.
+        Number of ranks; with several numbers each call uses one, by its shapes and options.
     sharding
         A name of SHARDINGS.
     uneven
         Lengths (or heads) need not divide by the ranks: the last ranks have less, or nothing.
     padded
-        Shards are equal all the same: zeros stand behind a sequence that does not divide.
+        Shards are equal nevertheless: a sequence that does not divide is padded with zeros at its end.
     replicated
-        Every rank returns whole results, which have to be equal.
+        Every rank returns whole results, which must be equal.
     seconds
         Time that the ranks have for a call.
     prepare, layout
-        Preparation of the function in each rank, as an Implementation has it.
+        Preparation and layout of the function in each rank, as an Implementation has them.
     """
 
     ranks: tuple[int, ...]
@@ -99,17 +100,17 @@ class Distribution:
 
     @property
     def multiple(self) -> int:
-        """Divisor that a length, or a number of heads, must have so that every shard has as much.
+        """Divisor that a length, or a number of heads, must have so that all shards are equal.
 
-        Lengths need to divide by the fewest ranks alone: each call has a number of ranks that its lengths allow.
+        Lengths must divide only by the fewest ranks: each call has a number of ranks that its lengths allow.
         """
         parts = SHARDINGS[self.sharding].parts
         return 1 if self.uneven else math.lcm(*self.ranks) if self.sharding == HEADS else parts * min(self.ranks)
 
     def of_call(self, shapes: Mapping[str, tuple[int, ...]], options: Mapping[str, Any]) -> int:
-        """Number of ranks of a call, by its shapes and options: of those that divide its lengths or heads, if any do.
+        """Number of ranks of a call, by its shapes and options: one that divides its lengths or heads, if any does.
 
-        A large number is the more often taken, as fewer calls can have it.
+        Large numbers are taken more often, as fewer calls allow them.
         """
         sizes = (shapes["q"][-3],) if self.sharding == HEADS else (shapes["q"][-2], shapes["k"][-2])
         parts = SHARDINGS[self.sharding].parts
@@ -138,8 +139,8 @@ class Distribution:
     def places(self, name: str, length: int, query: Sequence[int], key: Sequence[int], ranks: int) -> Indices:
         """The places along the axis of an array that each rank has.
 
-        Raises NotImplementedError where shards are to be equal and cannot be, or a rank would have heads of a group
-        in part.
+        Raises NotImplementedError where shards must be equal and cannot be, or a rank would have only some heads of a
+        group.
         """
         of_keys = self.sharding == HEADS and name in (*KEYS, *PAST)
         if not (self.uneven or of_keys) and length % (ranks * SHARDINGS[self.sharding].parts):
@@ -156,7 +157,7 @@ class Distribution:
         return SHARDINGS[self.sharding].places(length, ranks)
 
     def filled(self, length: int, ranks: int) -> int:
-        """A length with what is filled up so that it divides."""
+        """A length, padded so that it divides."""
         parts = ranks * SHARDINGS[self.sharding].parts
         return -(-length // parts) * parts if self.padded else length
 
@@ -173,7 +174,7 @@ def _heads_of(read: np.ndarray) -> np.ndarray:
 class Part:
     """Part of one array for each rank: its axis, the size of that axis, and the places of each rank; or all of it.
 
-    The axis is ``filled`` up with zeros, where shards are to be equal and its size does not divide.
+    The axis is padded with zeros to ``filled``, where shards must be equal and its size does not divide.
     """
 
     axis: int | None = None
@@ -198,7 +199,7 @@ class Part:
         return np.pad(array, missing) if self.filled > self.size else array
 
     def apart(self, array: np.ndarray) -> list[np.ndarray]:
-        """The parts that stand side by side in an array."""
+        """The parts that are side by side in an array."""
         assert self.axis is not None
         ends = np.cumsum([len(each) for each in self.places])
         if array.ndim < -self.axis or array.shape[self.axis] != ends[-1]:
@@ -206,7 +207,7 @@ class Part:
         return np.split(array, ends[:-1], axis=self.axis)
 
     def joined(self, pieces: Sequence[np.ndarray]) -> np.ndarray:
-        """The array whose parts the ranks have; what several have is added, as a gradient is."""
+        """The array joined from the ranks' parts; entries that several ranks have are added, as gradients are."""
         assert self.axis is not None
         wide = np.result_type(pieces[0].dtype, np.float32) if len(pieces) > 1 else pieces[0].dtype
         shape = list(pieces[0].shape)
@@ -228,7 +229,7 @@ def parts(
 ) -> dict[str, Part]:
     """Parts of the arrays of a call, by their shapes, and of its results.
 
-    Raises NotImplementedError for what cannot be.
+    Raises NotImplementedError for arrays that cannot be shared out.
     """
     query, key = shapes["q"], shapes["k"]
     if distribution.padded and key[-2] != shapes.get("v", key)[-2]:

@@ -1,4 +1,4 @@
-"""(SDPA-45) One call in a stream that is held, with inputs that come late, and its results as the stream has them."""
+"""(SDPA-45) One call in a held stream, with inputs that arrive late, and its results as the stream sees them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from attention_conformance.impls.loading import load_function
 #: Frameworks whose users choose the stream that a call is made in, and the modules that hold one.
 HELD_BY = {Framework.TORCH: "attention_conformance.impls.torch.streams"}
 
-#: Seconds for which the stream is held, the next ones where the call was not submitted in time: it was made twice
-#: before, so nothing is compiled any more.
+#: Seconds for which the stream is held; the next value is tried where the call was not submitted in time.  The call was
+#: made twice before, so nothing is compiled any more.
 HOLDS = (0.01, 0.1, 0.5)
 
 
@@ -25,9 +25,9 @@ HOLDS = (0.01, 0.1, 0.5)
 class InStream:
     """A call that was made plainly and in a held stream.
 
-    Its results are those of the plain call, those of the other as the stream had them behind it, and those as they are
-    once the device is idle.  ``held`` is whether the call was submitted while the stream was held; if not, it waits for
-    the stream itself.
+    ``plain`` has the results of the plain call, ``in_order`` those of the other as the stream saw them after it,
+    ``later`` those once the device is idle.  ``held`` is whether the call was submitted while the stream was held; if
+    not, the call waits for the stream itself.
     """
 
     status: Status
@@ -39,7 +39,7 @@ class InStream:
 
 
 def in_stream(implementation: Implementation, request: Request) -> InStream:
-    """Call in a stream that is held, with inputs that are zeros until the stream has come to them.
+    """Call in a stream that is held, with inputs that are zeros until the stream reaches their copies.
 
     Parameters
     ----------

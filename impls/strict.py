@@ -1,8 +1,7 @@
-"""Strict JSON and typed records from files that are not trusted: what msgspec leaves open, in one place.
+"""Strict JSON and typed records from untrusted files: the checks that msgspec leaves open, in one place.
 
-``loads`` refuses keys that are there twice, numbers that are none and deep nesting, ``convert`` makes typed records of
-the value, and ``schema`` is the JSON schema of their types.  Sizes are bounded, and files decompressed, by
-``impls/compressed.py``.
+``loads`` refuses duplicate keys, numbers that are not finite and deep nesting, ``convert`` makes typed records of the
+value, and ``schema`` is the JSON schema of their types.  ``impls/compressed.py`` bounds sizes and decompresses files.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ T = TypeVar("T")
 
 
 def plain(text: str) -> str:
-    """Text from a file as it may be printed: one line of bounded length, without anything that a terminal obeys.
+    """Text from a file that is safe to print: one line of bounded length, without terminal controls.
 
     Parameters
     ----------
@@ -48,11 +47,11 @@ class FileError(InputError, ValueError):
 
 
 class Unreadable(FileError):
-    """A file that is missing, is no regular file, or cannot be read or decompressed."""
+    """A file that is missing, is not a regular file, or cannot be read or decompressed."""
 
 
 class TooLarge(FileError):
-    """A file or line larger than any that the format has."""
+    """A file or line larger than the format allows."""
 
 
 class WrongFields(FileError):
@@ -80,7 +79,7 @@ class StrictError(FileError):
 
 
 class NotJson(StrictError):
-    """No JSON in UTF-8, nested too deeply, or an integer too long to read; ``reason`` is what the decoder said."""
+    """Not JSON in UTF-8, nested too deeply, or an integer too long to read; ``reason`` is the decoder's message."""
 
     SENTENCE = "{0} is not JSON: {1.reason}"
 
@@ -90,7 +89,7 @@ class NotJson(StrictError):
 
 
 class DuplicateKey(StrictError):
-    """An object with a key twice, of which readers would disagree which one counts."""
+    """An object with a key twice: readers would disagree about which one counts."""
 
     SENTENCE = "{0} has the key {1.key!r} twice in one object"
 
@@ -118,7 +117,7 @@ def loads(text: str | bytes, finite: bool = True) -> Any:
 
     Parameters
     ----------
-    finite : without it NaN and infinities are numbers.
+    finite : whether NaN and infinities are refused.
 
     Returns
     -------
@@ -159,9 +158,9 @@ def _finite(text: str) -> float:
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A record of a file: no field is unknown, and texts are single lines that no terminal obeys.
+    """A record of a file: no field is unknown, and texts are single printable lines.
 
-    The texts of the fields in ``FREE`` may be any; whoever prints them sees to it.
+    The texts of the fields in ``FREE`` may be any; code that prints them must make them safe.
     """
 
     FREE: ClassVar[tuple[str, ...]] = ()
@@ -211,7 +210,7 @@ def convert(value: Any, kind: type[T]) -> T:
         raise WrongType("it is nested too deeply") from None
 
 
-#: What msgspec says, and of which field: "Expected `str`, got `int` - at `$.ledgers[0].file`".
+#: Message of msgspec, and its field: "Expected `str`, got `int` - at `$.ledgers[0].file`".
 _MESSAGE = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$\.?(?P<path>.*)`)?", re.DOTALL)
 
 
@@ -256,7 +255,7 @@ def short_value(value: Any) -> str:
 
 
 def schema(title: str, *kinds: Any) -> dict[str, Any]:
-    """The JSON schema (2020-12) of a value that is of one of these types.
+    """The JSON schema (2020-12) of a value of one of these types.
 
     Parameters
     ----------

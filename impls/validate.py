@@ -1,7 +1,7 @@
 """(SDPA-31 to SDPA-36, DEC-7, BLOCK-5, TREE-4) Inputs that every written-out implementation refuses, of any framework.
 
 Only ``.ndim``, ``.shape`` and ``.dtype`` are read, so NumPy arrays, torch tensors, JAX arrays and their
-tracers will do.  No value is looked at, so the checks cost nothing when a call is compiled or exported.
+tracers all work.  No value is read, so the checks cost nothing when a call is compiled or exported.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def check_inputs(q: Any, k: Any, v: Any, mask: Any = None, bias: Any = None, sin
     q, k, v
         Arrays of any framework.
     mask, bias
-        Have to broadcast to (B, Hq, Sq, Sk); None for none.
+        Must broadcast to (B, Hq, Sq, Sk); None for none.
     sinks
         (Hq,), or None.
 
     Raises
     ------
     TypeError
-        For a dtype, in a sentence that names those concerned.
+        For a dtype, in a sentence that names the dtypes concerned.
     ValueError
         For a rank or a shape, in a sentence that gives the sizes concerned.
     """
@@ -97,7 +97,7 @@ def check_by_head(q: Any, **arrays: Any) -> None:
 
 
 def check_masks(q: Any, k: Any, block_mask: Any = None, block_size: Any = None, tree_parents: Any = None) -> None:
-    """(BLOCK-5, TREE-4) Refuse block masks and trees that do not fit to q (B, Hq, Sq, D) and k (B, Hkv, Sk, D).
+    """(BLOCK-5, TREE-4) Refuse block masks and trees that do not fit q (B, Hq, Sq, D) and k (B, Hkv, Sk, D).
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def check_pack_bias(bias: Any, q: Any, cu_seqlens_q: Any, max_seqlen_q: int | No
     q, cu_seqlens_q
         (Tq, Hq, D), and where each of N sequences begins, (N + 1,).
     max_seqlen_q, max_seqlen_k
-        Lengths of the longest sequence; None or 0 is not given, and not looked at.
+        Lengths of the longest sequence; None or 0 is not given, and not checked.
 
     Raises
     ------
@@ -256,7 +256,7 @@ def check_heads(q: Any, k: Any, v: Any, one_dtype: bool = True) -> None:
 
 
 def check_past(k: Any, v: Any, past_key: Any, past_value: Any) -> None:
-    """Refuse a past that does not fit: past_key (B, Hkv, P, D) to k, past_value (B, Hkv, P, Dv) to v (DEC-7).
+    """Refuse a past that does not fit: past_key (B, Hkv, P, D) with k, past_value (B, Hkv, P, Dv) with v (DEC-7).
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ def _check_broadcast(name: str, shape: tuple[int, ...], target: tuple[int, ...])
 def check_layer(heads: int, x_q: Any, x_kv: Any = None, **arrays: Any) -> None:
     """Refuse what does not fit together; ``arrays`` are weights, biases, gamma and beta by name, None for absent.
 
-    Of others among them, such as the bias of the scores, the dtype alone is looked at.
+    Of other arrays, such as the bias of the scores, only the dtype is checked.
 
     Parameters
     ----------
@@ -306,9 +306,9 @@ def check_layer(heads: int, x_q: Any, x_kv: Any = None, **arrays: Any) -> None:
     x_q
         (B, Sq, E), (Sq, B, E) or (Sq, E).
     x_kv
-        Alike; None is self-attention.
+        Like x_q; None is self-attention.
     **arrays
-        With ``gamma`` there is a residual connection, so the output has to be as wide as the input.
+        With ``gamma`` there is a residual connection, so the output must be as wide as the input.
 
     Raises
     ------
@@ -339,7 +339,7 @@ def check_layer(heads: int, x_q: Any, x_kv: Any = None, **arrays: Any) -> None:
 
 
 def _check_shape(name: str, shape: Sequence[int], widths: dict[str, int]) -> None:
-    """The width of each axis is what an earlier array said, or is noted for the later ones."""
+    """Check that each axis is as wide as in an earlier array, or note its width for later ones."""
     axes = _AXES[name]
     if len(shape) != len(axes):
         raise ValueError(f"{name} must be ({', '.join(axes)}), got shape {tuple(shape)}")
@@ -402,7 +402,7 @@ def check_merge_gradients(outputs: Any, lses: Any, grad_output: Any, grad_lse: A
     outputs, lses
         (P, B, H, S, Dv) and (P, B, H, S), of P parts.
     grad_output, grad_lse
-        The gradients of what is merged; of the lse None where it takes no part.
+        The gradients of the merged output and lse; grad_lse is None where no loss depends on the lse.
 
     Raises
     ------

@@ -13,7 +13,7 @@ from attention_conformance.reports.model.model import Model
 #: The left half.
 LABEL = "attention"
 
-#: Names of features that stand in a badge; of the others their number.
+#: Names of features that a badge shows; the others are counted.
 NAMES = 3
 
 #: Pixels of a character of Verdana at 11 px, by how wide it is; ``textLength`` makes any font as wide.
@@ -36,7 +36,7 @@ _SVG = """<svg xmlns="http://www.w3.org/2000/svg" width="{whole}" height="20" ro
 
 
 def badges(model: Model) -> dict[str, str]:
-    """An SVG by file name for every implementation, and device where there are several of it."""
+    """An SVG by file name for every implementation, and for each of its devices where it has several."""
     found = claims(model.records.results)
     devices = model.results.groupby("implementation", sort=False)["device"].nunique()
     made: dict[str, str] = {}
@@ -84,5 +84,5 @@ def _width(text: str) -> float:
 
 
 def _file(name: str) -> str:
-    """A name that is a file's on any system, and leads nowhere else."""
+    """A name that is valid for a file on any system and contains no path."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:100] or "implementation"

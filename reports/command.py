@@ -43,10 +43,10 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(files: list[Path], output: Path, formats: list[str] | None, base: str | None, rules: Path | None) -> str:
-    """Read the files and write the report; gives where it is.  Raises ReportError for a file that cannot be used."""
+    """Read the files, write the report and return its paths.  Raises ReportError for a file that cannot be used."""
     if rules and not base:
         raise ReportError("--rules is about a comparison: it needs --base")
-    # Files become millions of small objects without circles: looking for those took a third of the time.
+    # Files become millions of small objects without reference cycles: the search for cycles took a third of the time.
     with without_gc():
         known = read_rules(rules) if rules else None
         records = read(places.files_of(files))

@@ -14,14 +14,14 @@ from attention_conformance.reports.model.model import Model
 
 
 def written(given: Model, folder: Path, formats: Sequence[str]) -> list[Path]:
-    """Write these formats of a report, in the order of FORMATS; the paths, the page last.
+    """Write these formats of a report, in the order of FORMATS; returns the paths, the page last.
 
     Parameters
     ----------
     given
         Model of the report.
     folder
-        Made if it is not there.
+        Folder, made if it is missing.
     formats
         Keys of FORMATS.
 
@@ -62,7 +62,7 @@ def _json(given: Model, folder: Path) -> list[Path]:
 
 
 def _badges(given: Model, folder: Path) -> list[Path]:
-    """One path for all: dozens of lines would hide that of the page."""
+    """One path for all badges: dozens of lines would hide the path of the page."""
     texts, badges = badge.badges(given), folder / "badges"
     if texts:
         badges.mkdir(exist_ok=True)
@@ -101,5 +101,5 @@ FORMATS: Mapping[str, Callable[[Model, Path], list[Path]]] = {
     "markdown": _markdown,
 }
 
-#: What is written unless a format is named.
+#: Formats that are written unless one is named.
 DEFAULT = ("csv", "badges", "html", "markdown")

@@ -1,10 +1,10 @@
-"""``attention-conformance publish``: the published results, compressed, and what is made of them, in one step.
+"""``attention-conformance publish``: the published results, compressed, and what is made from them, in one step.
 
-A run's result files are kept as ``NAME.zst``, and of each what a reader can use.  Samples of the bench are half a
-thousandth exact, where an interval that is called narrow has two hundredths, and those of one batch are sorted: their
-order within it is in no figure.  What is computed, as an error's share of its bound, has six digits.  Results are kept
-by column, without seconds, and those of the base run without messages, as no page shows them.  Page, summary and badges
-are made from what is kept, so that without files the command regenerates them.
+A run's result files are kept as ``NAME.zst``, reduced to what a reader can use.  Samples of the bench are exact to half
+a thousandth, as an interval that is called narrow has two hundredths, and are sorted within a batch, as no figure shows
+their order.  Computed numbers, such as an error's share of its bound, have six digits.  Results are kept by column,
+without seconds, and those of the base run without messages, as no page shows them.  Page, summary and badges are made
+from what is kept, so that without files the command regenerates them.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from attention_conformance.reports.input.records import ReportError, text_of
 from attention_conformance.reports.model.model import Model
 from attention_conformance.reports.outputs import written
 
-#: The published results, what they are made of in the order of the page, and the run that they are compared with.
+#: Folder of the published results, its files in the order of the page, and its folder of the base run.
 FOLDER = Path(__file__).with_name("published")
 NAMES = ("conformance.jsonl", "kernels.jsonl", "bench.json", "bench-half.json", "faults.json")
 BASE = "base"
 
-#: What is made of them.
+#: Formats that are made from them.
 FORMATS = ("html", "summary", "badges")
 
-#: Digits of what is computed.
+#: Digits of computed numbers.
 DIGITS = 6
 
 #: Fields of a bench file that hold samples.
 SAMPLES = ("data", "run_seconds", "prepare_seconds", "first_call_seconds", "host_seconds")
 
-#: What is not kept of a case: the seconds of its single calls, which no page shows, and which are a third of the file.
+#: Fields of a case that are not kept: seconds of its single calls, which no page shows and are a third of the file.
 UNKEPT = {"run_seconds": 0.0, "prepare_seconds": 0.0}
 
 
@@ -57,14 +57,14 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(files: Sequence[Path], base: Sequence[Path], output: Path) -> str:
-    """Keep the files and regenerate; gives where.
+    """Keep the files, regenerate what is made from them, and return the paths.
 
     Parameters
     ----------
     files
         Result files, by the names in NAMES.
     base
-        Result files of the run that it is compared with.
+        Result files of the base run, which they are compared with.
     output
         The folder.
 
@@ -97,9 +97,9 @@ def keep(files: Iterable[Path], folder: Path, is_base: bool = False) -> list[Pat
     files
         Result files of one run.
     folder
-        Folder that they are kept in.
+        Folder where they are kept.
     is_base
-        Whether they are only compared with: without messages.
+        Whether they are of the base run, which is kept without messages.
 
     Returns
     -------
@@ -113,7 +113,7 @@ def keep(files: Iterable[Path], folder: Path, is_base: bool = False) -> list[Pat
     """
     paths = []
     for path in files:
-        read([path])  # so that nothing is published that is no result file
+        read([path])  # so that only result files are published
         text = text_of(path)
         paths.append(folder / f"{path.name}{compressed.SUFFIX}")
         if path.suffix == ".jsonl":
@@ -181,7 +181,7 @@ def _computed(value: float) -> float:
 
 
 def _sample(value: float) -> float:
-    """The number of at most four digits that is no further away than half a thousandth, of as few as there are."""
+    """A number of few digits, at most four, within half a thousandth of the value."""
     if not value:
         return value
     unit = 10.0 ** int(f"{value:.3e}".partition("e")[2])

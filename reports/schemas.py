@@ -181,7 +181,7 @@ class TimedCell(Cell, frozen=True, kw_only=True, tag="timed"):
     process_runs: Count | UnsetType = UNSET
     memory_bytes: Amount | None = None
     peak_rss_bytes: Amount | None = None
-    #: Clock that the seconds are by: wall, or device events.
+    #: Clock of the seconds: wall, or device events.
     clock: str | None = None
     host_seconds: Amount | None = None
     evicted_bytes: Amount | None = None
@@ -202,7 +202,7 @@ class ModelDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     memory: list[MemoryRow] = []
     runs: list[RunRow]
     cells: list[TimedCell | UnstableCell | KnownDeviationCell | InvalidCell | SkippedCell]
-    #: Number of cases that the faults were put to.
+    #: Number of cases that the faults were run on.
     cases: Count
     faults: list[Fault]
 
@@ -236,11 +236,11 @@ class Finding(Who, frozen=True, kw_only=True):
     dtype: str
     ratio: Interval
     verdict: Verdict
-    #: Number of its cells, and of those that changed likewise.
+    #: Number of its cells, and of the cells that have the same verdict.
     cells: Count
     changed: Count
     ignored: bool
-    #: The ratio of the one that changed most of those.
+    #: The ratio of the cell that changed most among them.
     most: Positive
 
 
@@ -248,18 +248,18 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """The machine between two runs, on one device."""
 
     device: str
-    #: Factor of time, new ÷ base, that is taken to be the machine's.
+    #: Factor of time, new ÷ base, that is attributed to the machine.
     factor: Interval
-    #: Factors of what is the same code in both runs, by name.
+    #: Factors of code that is the same in both runs, by name.
     yardsticks: list[tuple[str, Positive]]
     #: Standard deviations of logs: of process runs, and of a cell and an implementation from one run to the next.
     scatter: Amount
     luck: tuple[Amount, Amount]
     cells: Count
-    #: Slowdowns, as factors, of the median implementation and cell that had been found in nine of ten comparisons.
+    #: Slowdowns, as factors, of the median implementation and cell that nine of ten comparisons would have found.
     seen_implementation: Positive | None
     seen_cell: Positive | None
-    #: Factors that were taken off all implementations of a workload as the machine's too, by its dtype and name.
+    #: Factors that were also taken off all implementations of a workload as the machine's, by its dtype and name.
     workloads: list[tuple[str, Positive]]
 
 
@@ -294,7 +294,7 @@ class ComparisonDocument(
     results: Count
     #: The file of rules that it was judged by, with their number, empty for none.
     rules: str = ""
-    #: What is worse and does not count, as a rule says.
+    #: Number of changes for the worse that a rule ignores.
     ignored: Count = 0
     machines: list[Machine]
     findings: list[Finding]
@@ -358,12 +358,12 @@ class Found(Who, frozen=True, kw_only=True):
     #: Date and file of the first run with the new times.
     when: str
     file: str
-    #: New ÷ old; of several cells their median.
+    #: New ÷ old; the median for several cells.
     ratio: Positive
-    #: Seconds, of a cell alone.
+    #: Seconds, only for a single cell.
     before: Positive | None
     after: Positive | None
-    #: Number of cells that changed, and of all cells of what changed.
+    #: Number of cells that changed, and of all cells of what changed, such as an implementation.
     cells: Count
     of: Count
     #: Versions of libraries that changed with it, in words.
@@ -393,20 +393,20 @@ class HistoryDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind
     """``history.json``, what ``attention-conformance history`` writes."""
 
     version: Literal[2]
-    #: Result files that were found, refused ones among them.
+    #: Result files that were found, including refused ones.
     files: Count
-    #: Reasons why files were not used, by their paths in the folder, whole where several places were read.
+    #: Reasons why files were not used, by their paths in the folder, or full paths where several places were read.
     refused: dict[str, str]
     records: Records
     #: Versions of libraries, by file of the bench.
     versions: dict[str, dict[str, Any]]
-    #: The oldest first; a cell that changed with others is in theirs.
+    #: The oldest first; a cell that changed with others is part of their change.
     changes: list[Found]
     series: list[Series]
     conformance: list[Tally]
 
 
-#: What has a schema.
+#: Documents that have a schema.
 DOCUMENTS: dict[str, type] = {
     "report": ModelDocument,
     "comparison": ComparisonDocument,

@@ -9,16 +9,16 @@ from typing import Any
 
 import pandas as pd
 
-#: What stands for a number that does not exist.
+#: Text for a number that does not exist.
 NONE = "–"
 
 #: Significant digits of times and rates: the third already differs between two runs.
 DIGITS = 3
 
-#: Characters that Markdown acts on, but for an underscore within a word, which it takes as it is.
+#: Characters that Markdown interprets, except an underscore within a word, which it leaves unchanged.
 _ACTIVE = re.compile(r"[\\`*\[\]~]|(?<![^\W_])_|_(?![^\W_])")
 
-#: Ends of what becomes a link or a mention without a mark around it: "@name", "#12", "GH-12", "https://", "www.".
+#: First parts of text that becomes a link or a mention by itself: "@name", "#12", "GH-12", "https://", "www.".
 _LINKED = re.compile(r"@|#(?=\d)|\bGH-(?=\d)|:(?=//)|\bwww(?=\.)", re.IGNORECASE)
 
 #: Characters of a reason: about two lines of a table cell.
@@ -26,7 +26,7 @@ WIDEST = 140
 
 
 def table(frame: pd.DataFrame, left: int | None = None, *, ready: bool = False) -> str:
-    """A Markdown table of text, which is made inert; cells that are ``ready`` are Markdown, and stay as they are.
+    """A Markdown table of text, which is made inert; cells that are ``ready`` are Markdown, and stay unchanged.
 
     ``left`` columns are aligned left and the rest right, None: numbers right.
     """
@@ -44,13 +44,13 @@ def fold(title: str, text: str) -> str:
 
 
 def words(outcome: str) -> str:
-    """An outcome as a reader has it: ``known deviation``."""
+    """An outcome in a reader's words: ``known deviation``."""
     return outcome.replace("-", " ")
 
 
 def settings(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Settings of the place where a file was made: the name of each that has a value, and its text."""
-    told = ((name, value) for name, value in environment.items() if name != "envelopes")  # lines of their own
+    told = ((name, value) for name, value in environment.items() if name != "envelopes")  # they have their own lines
     known = {name.replace("_", " "): value for name, value in told if value not in ("", {}, None)}
     return [(name, _setting(value)) for name, value in known.items()]
 
@@ -62,33 +62,33 @@ def _setting(value: Any) -> str:
 
 
 def _without_bars(text: str) -> str:
-    """A cell whose bars end no column."""
+    """A cell with its bars escaped, so that they end no column."""
     return str(text).replace("|", "\\|")
 
 
 def printable(value: Any) -> str:
-    """A value on one line of a terminal, without the characters that would steer it."""
+    """A value on one line of a terminal, without the characters that would control it."""
     return "".join(one if one.isprintable() else "\ufffd" for one in " ".join(str(value).split()))
 
 
 def inert(value: Any) -> str:
-    """A value as text where others read it: no tag, link, picture, emphasis or mention comes of it.
+    """A value as plain text in Markdown: it becomes no tag, link, picture, emphasis or mention.
 
-    Addresses, and numbers of issues, which a reader's page makes links of by itself, are broken by a space of no width.
-    Bars are left to the table.
+    Addresses and numbers of issues, which a page turns into links by itself, are broken by a zero-width space.  Bars
+    are left to the table.
     """
     text = _ACTIVE.sub(r"\\\g<0>", printable(value)).replace("&", "&amp;").replace("<", "&lt;")
     return _LINKED.sub("\\g<0>\u200b", text)
 
 
 def code(value: Any) -> str:
-    """A name as it is, between backticks; none of its own ends it."""
+    """A name between backticks; its own are replaced, so that none ends it."""
     text = " ".join(str(value).split()).replace("`", "'")
     return f"`{text}`"
 
 
 def shortened(text: str, widest: int = WIDEST) -> str:
-    """A reason that leaves the table readable; the whole of it is in the CSV."""
+    """A reason that is short enough for a table; the CSV has all of it."""
     return text if len(text) <= widest else text[: widest - 1].rstrip() + "…"
 
 

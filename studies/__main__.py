@@ -1,6 +1,6 @@
-"""``python -m studies``: lists the studies; ``python -m studies NAME`` makes one, and has its ``--help``.
+"""``python -m studies``: lists the studies; ``python -m studies NAME`` runs one, and has its ``--help``.
 
-With ``--pages`` every table is set into its page again, from the data.
+With ``--pages`` every table in the pages is regenerated from the data.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def study(name: str) -> Study:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run what the words of the command line say; the exit code, 2 for a name that is no study's."""
+    """Run the words of the command line; returns the exit code, 2 for an unknown study."""
     if words and words[0] != "--pages":
         if words[0] not in names():
             print(f"error: no study {words[0]!r}{nearest(words[0], names())}", file=sys.stderr)

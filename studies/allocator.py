@@ -1,7 +1,7 @@
-"""Allocator retention: what it costs that freed memory goes back to the system.
+"""Allocator retention: the cost of returning freed memory to the system.
 
-The same calls in turns, in fresh processes that keep what they free (impls.process.allocator) and in such as glibc
-leaves them.
+The same calls run in turns, in fresh processes that keep what they free (impls.process.allocator) and in fresh
+processes with glibc's defaults.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ CALLS = (("numpy-eager", 256), ("numpy-eager", 1024), ("numpy-tiled", 512))
 #: Variables of the two kinds of processes.
 WAYS: Mapping[str, Mapping[str, str]] = {"by glibc itself": {}, "kept": allocator.KEEPING}
 
-#: Input sets, which calls take in turn.
+#: Input sets, which calls use in turn.
 SETS = 3
 
 
 def timed(name: str, length: int, seconds: float) -> tuple[float, float]:
-    """Job: median milliseconds of the calls of so many seconds, and page faults of a call."""
+    """Job: median milliseconds of the calls within ``seconds``, and page faults per call."""
     function, generator = load_function(builtin()[name]), np.random.default_rng(0)
     inputs = [generator.standard_normal((3, 1, 8, length, 64), dtype=np.float32) for _ in range(SETS)]
     for given in inputs:
@@ -43,7 +43,7 @@ def timed(name: str, length: int, seconds: float) -> tuple[float, float]:
 
 
 def measure(processes: int, seconds: float) -> dict[str, Any]:
-    """Median milliseconds and page faults of a call in each process, by call and way."""
+    """Median milliseconds and page faults per call in each process, by call and way."""
     calls = []
     for name, length in CALLS:
         found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
@@ -56,7 +56,7 @@ def measure(processes: int, seconds: float) -> dict[str, Any]:
 
 
 def table(found: Measured) -> str:
-    """Markdown: the median over the processes, and the least and the most of them."""
+    """Markdown: the median over the processes, with the least and the most."""
     rows = []
     for call in found["calls"]:
         row = [call["call"]]

@@ -1,7 +1,7 @@
-"""Diagnosis of wrong attention after bug reports: for each the thread, what is wrong, and the words that name it.
+"""Diagnosis of wrong attention after bug reports: each has a thread, a cause, and the words that name the cause.
 
 The causes were written down from the threads, none of which an earlier set used, before the diagnosis was run on any of
-these functions.  What it said at that first run is kept beside what it says now.
+these functions.  The titles of that first run are kept next to those of now.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Report:
     what: str
     thread: str
     says: str
-    #: What else is true of the function as it stands here, in the words of an explanation, read after it was said.
+    #: Words of other explanations that are also true of the function here, as found when they were read.
     besides: str = r"(?!)"
 
 
@@ -62,7 +62,7 @@ REPORTS = (
 def _attend(
     q: Array, k: Array, v: Array, allowed: Any = True, scale: float | None = None, change: Callable[[Array], Array] = lambda s: s
 ) -> Array:  # fmt: skip
-    """Right attention but for what a bug gives: the keys that are allowed, the scale, a change of the scores."""
+    """Right attention except for a bug's arguments: the keys that are allowed, the scale, a change of the scores."""
     s, v = _scores(q, k, scale), np.repeat(v, q.shape[1] // max(1, v.shape[1]), axis=1)
     return (_softmax(np.where(allowed, change(s), -np.inf)) @ v.astype(s.dtype)).astype(q.dtype)
 
@@ -77,7 +77,7 @@ def _scores(q: Array, k: Array, scale: float | None) -> Array:
 
 
 def _softmax(s: Array) -> Array:
-    """Zeros where no key is allowed."""
+    """Softmax over the keys; zeros where no key is allowed."""
     with np.errstate(all="ignore"):
         top = s.max(axis=3, keepdims=True, initial=-np.inf)
         powers = np.exp(s - np.where(np.isneginf(top), 0, top))
@@ -86,7 +86,7 @@ def _softmax(s: Array) -> Array:
 
 
 def _not_after(q: Array, k: Array, offset: int = 0) -> Array:
-    """True where a key is at most at the row's place."""
+    """True where a key is at or before the row's place."""
     return np.arange(k.shape[2]) <= np.arange(q.shape[2])[:, None] + offset
 
 
@@ -106,7 +106,7 @@ def mask_added(q: Array, k: Array, v: Array, *, mask: Any = None) -> Array:
 
 
 def mask_after_softmax(q: Array, k: Array, v: Array, *, mask: Any = None) -> Array:
-    """Weights of masked keys set to 0, the others as they were."""
+    """Weights of masked keys are set to 0, the others unchanged."""
     weights = _softmax(_scores(q, k, None))
     weights = weights if mask is None else weights * np.asarray(mask)
     return (weights @ np.repeat(v, q.shape[1] // v.shape[1], 1).astype(weights.dtype)).astype(q.dtype)
@@ -151,12 +151,12 @@ def _padded(array: Array, tile: int) -> Array:
 
 
 def zero_keys_behind(q: Array, k: Array, v: Array) -> Array:
-    """Zeros up to a multiple of 4 keys, which nothing masks."""
+    """Zero keys up to a multiple of 4, which are not masked."""
     return _attend(q, _padded(k, 4), _padded(v, 4))
 
 
 def tail_rows_unwritten(q: Array, k: Array, v: Array) -> Array:
-    """Output that the buffer held before, here other numbers in every call."""
+    """The last rows are what the buffer held before, here random numbers."""
     found, full = _attend(q, k, v), q.shape[2] // 4 * 4
     found[:, :, full:] = np.random.default_rng(found.size).standard_normal(found[:, :, full:].shape)
     return found
@@ -171,7 +171,7 @@ def head_unwritten(q: Array, k: Array, v: Array) -> Array:
 
 
 def columns_of_keys(q: Array, k: Array, v: Array) -> Array:
-    """(B, H, S, D), whatever Dv is."""
+    """The output is (B, H, S, D), whatever Dv is."""
     found = np.zeros(q.shape, q.dtype)
     some = min(q.shape[3], v.shape[3])
     found[..., :some] = _attend(q, k, v)[..., :some]
@@ -221,7 +221,7 @@ def causal_without_past(
 
 
 def capped_padding(q: Array, k: Array, v: Array, *, softcap: Any = None) -> Array:
-    """Up to a multiple of 4 keys, of score −softcap and value 0."""
+    """Padding up to a multiple of 4 keys, with score −softcap and value 0."""
     if softcap is None:
         return _attend(q, k, v)
     behind = np.arange(-(-k.shape[2] // 4) * 4) >= k.shape[2]
@@ -230,7 +230,7 @@ def capped_padding(q: Array, k: Array, v: Array, *, softcap: Any = None) -> Arra
 
 
 def window_lost_in_groups(q: Array, k: Array, v: Array, *, window: Any = None) -> Array:
-    """Only where every query head has a key head is it looked at."""
+    """The window is used only where every query head has its own key head."""
     left, right = window or (None, None)
     if q.shape[1] != k.shape[1]:
         left = right = None
@@ -247,7 +247,7 @@ def always_float32(q: Array, k: Array, v: Array) -> Array:
 
 
 def lengths_ignored(q: Array, k: Array, v: Array, *, is_causal: bool = False, kv_lengths: Any = None) -> Array:
-    """Unless lengths of queries are given too."""
+    """The lengths of keys are ignored without lengths of queries."""
     return _attend(q, k, v, _not_after(q, k) if is_causal else True)
 
 
@@ -268,7 +268,7 @@ def causal_off_for_one(q: Array, k: Array, v: Array, *, is_causal: bool = False)
 
 
 def mask_of_other_sample(q: Array, k: Array, v: Array, *, mask: Any = None) -> Array:
-    """Batches are (H · B) of scores and (B · H) of masks."""
+    """Scores are folded to (H · B) and masks to (B · H)."""
     if mask is None:
         return _attend(q, k, v)
     b, h = q.shape[:2]
@@ -293,7 +293,7 @@ def later_samples_zero(q: Array, k: Array, v: Array, *, mask: Any = None) -> Arr
 
 
 def graded(report: Report, titles: Sequence[str], failed: int) -> dict[str, Any]:
-    """Titles that a diagnosis gave a function: those that name its cause, and those that do not."""
+    """Titles that a diagnosis gave a function: the ones that name its cause, and the ones that do not."""
     named = [title for title in titles if re.search(report.says, title)]
     return {
         "function": report.function,
@@ -306,7 +306,7 @@ def graded(report: Report, titles: Sequence[str], failed: int) -> dict[str, Any]
 def diagnosed(
     reports: Sequence[Report], functions: Mapping[str, Callable[..., Any]], names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Each function that is named, or all, with what is said of it."""
+    """Each function that is named, or all, with the diagnosis of it."""
     rows = []
     for report in (each for each in reports if each.function in names or not names):
         found = examined(functions[report.function])
@@ -315,12 +315,12 @@ def diagnosed(
 
 
 def measure(function: Sequence[str]) -> dict[str, Any]:
-    """Every function, or some; what was said at first stays."""
+    """Every function, or some; the first run's results stay."""
     return {"functions": diagnosed(REPORTS, globals(), function), "first": STUDY.kept()["first"], "threads": 1}
 
 
 def counted(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, int]:
-    """Causes that show in some case, those that are named, explanations that name none, and all."""
+    """Numbers of causes that some case shows, of named causes, of explanations that name none, and of all of these."""
     shown = [row for row in rows if row["failed"]]
     wrong = sum(len(row["wrong"]) for row in shown)
     return len(shown), sum(bool(row["named"]) for row in shown), wrong, wrong + sum(len(row["named"]) for row in shown)

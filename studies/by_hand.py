@@ -1,9 +1,8 @@
-"""Calls written by hand: the best known way to call each library, what the built-in implementations are timed against.
+"""Calls written by hand: the best known way to call each library, which the built-in implementations are timed against.
 
-A function is given q, k and v as NumPy arrays (B, H, S, D) in float32 and whether to be causal.  It does everything
-that is done once, and returns the call, whose result is computed when it returns, and how that result is read as
-(B, H, S, D).  Nothing of the implementations is used
-here.
+A function takes q, k and v as NumPy arrays (B, H, S, D) in float32, and whether to be causal.  It does everything that
+is done once, and returns the call, whose result is computed when it returns, and a function that reads that result as
+(B, H, S, D).  Nothing of the implementations is used here.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 
 from attention_conformance.impls.process import threads
 
-#: The call, and what makes a NumPy array of its result.
+#: The call, and a function that turns its result into a NumPy array.
 Way = tuple[Callable[[], Any], Callable[[Any], np.ndarray]]
 
 #: IR versions that came with the opsets, so that older versions of ONNX Runtime read the models.
@@ -33,7 +32,7 @@ def torch_sdpa(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) -> Way
 
 
 def torch_flash(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) -> Way:
-    """The same with the flash kernel by force, which takes a context around each call."""
+    """The same with the flash kernel forced, which needs a context around each call."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     dispatched, read = torch_sdpa(q, k, v, causal)
@@ -55,7 +54,7 @@ def jax_nn(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) -> Way:
 
 
 def jax_plain(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) -> Way:
-    """Product, softmax and product under ``jax.jit``, without regard to rows or values that are special."""
+    """Product, softmax and product under ``jax.jit``, without care for special rows or values."""
     import jax
     import jax.numpy as jnp
 
@@ -79,7 +78,7 @@ def onnx_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) ->
 
 
 def onnx_plain(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) -> Way:
-    """Product, softmax and product in opset 18; what is hidden is a constant that is added to the scores."""
+    """Product, softmax and product in opset 18; the causal mask is a constant that is added to the scores."""
     from onnx import helper, numpy_helper
 
     constants = [numpy_helper.from_array(np.array(1 / math.sqrt(q.shape[3]), np.float32), "scale")]
@@ -121,7 +120,7 @@ def ort_multi_head(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) ->
 def _session(
     nodes: list[Any], inputs: dict[str, np.ndarray], shape: tuple[int, ...], opset: int, constants: Any = ()
 ) -> Callable[[], Any]:
-    """The call of a session through one binding, whose output is the same memory every time."""
+    """The call of a session through one binding, with the same memory for the output every time."""
     import onnxruntime
     from onnx import TensorProto, helper
 

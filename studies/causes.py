@@ -1,4 +1,4 @@
-"""Causes that the diagnosis should name: what the sources of libraries show, and the words that say it.
+"""Causes that the diagnosis should name: what the sources of libraries show, and the words that name it.
 
 Each was written down before the diagnosis was run on its function; ``after`` marks those that were not.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cause:
-    """A mistake, as its source shows it."""
+    """A mistake, as the source shows it."""
 
     function: str
     what: str
@@ -18,10 +18,10 @@ class Cause:
     where: str
     #: The words of an explanation that name it, as a regular expression.
     says: str
-    #: It was not written down before, but seen in the source after the diagnosis had said it.
+    #: Whether it was not written down before, but seen in the source after the diagnosis had named it.
     after: bool = False
-    #: The number of the held-out set that its library is of, whose figure is given apart; 0 for one that the diagnosis
-    #: was mended on before its figure was taken.
+    #: The number of its library's held-out set, whose figure is given separately; 0 for a library that the diagnosis
+    #: was improved on before its figure was taken.
     held_out: int = 0
 
 
@@ -35,7 +35,7 @@ OVERFLOW = r"before the scale|product.*overflow|overflow.*product|65504|beyond f
 ONE_QUERY = r"causal.*one query|one query.*causal"
 ALWAYS_CAUSAL = r"causal.*not causal|every call is causal|always causal|causal.*without (a )?mask"
 ADDED = r"−inf (is |are )?added|mask (is |are )?added|inf(inite)? .*masked|masked .*(inf|overflow|large)"
-#: What torch's scaled_dot_product_attention does on the CPU, whoever calls it: −inf is added for a boolean mask, and
+#: Behaviour of torch's scaled_dot_product_attention on the CPU for every caller: −inf is added for a boolean mask, and
 #: its flash kernel gives zeros where no score is a number.
 TORCH_MASK = "aten/src/ATen/native/transformers/attention.cpp"
 TORCH_FLASH = "aten/src/ATen/native/cpu/FlashAttentionKernel.cpp"

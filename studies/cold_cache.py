@@ -1,4 +1,4 @@
-"""Cold caches: arrays are read again, as the calls before left them and after the caches were cleared."""
+"""Cold caches: arrays are read again with the caches as left by earlier calls, and after the caches were cleared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attention_conformance.impls.process import allocator
 from attention_conformance.impls.process.pool import Worker
 from studies.common import Measured, Study, markdown, ratio_with_interval, sentence
 
-#: Bytes that a call reads: what a core's nearest cache holds, its next one, the last one, and none.
+#: Bytes that a call reads: they fit a core's nearest cache, its next one, the last one, and none.
 READ = (2**14, 2**18, 2**22, 2**28)
 
 #: Cold calls, and warm ones after them, make a batch; the medians of both are compared.
@@ -25,7 +25,7 @@ BATCH = 10
 
 
 def timed(batches: int) -> list[dict[str, Any]]:
-    """Job: by bytes read the median seconds of every batch, and what clearing the caches took before each call."""
+    """Job: by bytes read, the median seconds of every batch, and the seconds to clear the caches before each call."""
     arrays = backend(Framework.NUMPY)
     warm, cold = (stopwatch(arrays, Framework.NUMPY, "cpu", is_cold) for is_cold in (False, True))
     found = []
@@ -35,7 +35,7 @@ def timed(batches: int) -> list[dict[str, Any]]:
         before = cold.eviction.seconds
         for _ in range(batches):
             colds = [cold.time(read, {})[0] for _ in range(BATCH)]
-            warm.time(read, {})  # finds nothing yet
+            warm.time(read, {})  # the cache is still empty
             warms = [warm.time(read, {})[0] for _ in range(BATCH)]
             taken["warm"].append(statistics.median(warms))
             taken["cold"].append(statistics.median(colds))
@@ -45,7 +45,7 @@ def timed(batches: int) -> list[dict[str, Any]]:
 
 
 def measure(batches: int) -> dict[str, Any]:
-    """Measure in a process as those that time."""
+    """Measure in a process like the bench's."""
     with closing(Worker(allocator.KEEPING)) as worker:
         sizes = worker.call("studies.cold_cache:timed", batches)
     return {"sizes": sizes, "told": last_bytes() is not None, "versions": {"numpy": np.__version__}}

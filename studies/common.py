@@ -1,7 +1,7 @@
 """Shared parts of the studies: their options, the circumstances of a measurement, and the tables that pages quote.
 
-A table stands in its page between two marks; its numbers are in ``studies/data``.  A page is never edited there:
-``--page`` replaces what stands between the marks, and a test holds the page against the data.
+A table is in its page between two marks; its numbers are in ``studies/data``.  A page is never edited there: ``--page``
+replaces the text between the marks, and a test compares the page with the data.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from attention_conformance.impls.process.threads import usable_cores
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(__file__).resolve().parent / "data"
 
-#: Bytes of a file of numbers that are read at most.
+#: Most bytes that are read of a file of numbers.
 LARGEST = 1 << 26
 
-#: Bytes that the system counts the most memory of a process in.
+#: Bytes in the system's unit for the most memory of a process.
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 #: The line after a table.
 END = "<!-- end of figures -->\n"
 
-#: What a study measured, and the Markdown table of it.
+#: The measurements of a study, and a function that makes their Markdown table.
 Measured = Mapping[str, Any]
 Table = Callable[[Measured], str]
 
 
 class Unfit(Exception):
-    """The options cannot be used, or what they name cannot be measured; the text says why in one sentence."""
+    """Options that cannot be used, or name what cannot be measured; the text says why in one sentence."""
 
 
-#: What ends a study with one sentence instead of a trace.
+#: Errors that end a study with one sentence instead of a trace.
 ERRORS = (Unfit, RevisionError, WorkloadError, ImplementationError, Invalid, Skipped)
 
 
@@ -63,19 +63,19 @@ class Study:
 
     name: str
     about: str
-    #: Called with the options by name; gives JSON, with ``versions`` of the libraries and ``threads`` where not all
-    #: usable cores.
+    #: Called with the options by name; returns JSON, with ``versions`` of the libraries, and ``threads`` where they are
+    #: not all usable cores.
     measure: Callable[..., dict[str, Any]]
     #: Tables by page (from the top of the repository) and, where a page has two, ``#part``; "" is printed only.
     tables: Mapping[str, Table]
     #: Settings of ``add_argument``, by flag.
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    #: Refuses, by Unfit, the options with which ``--page`` would quote a part of the numbers.
+    #: Raises Unfit for options that would make ``--page`` quote only a part of the numbers.
     whole: Callable[..., None] = lambda **_: None
 
     @property
     def file(self) -> Path:
-        """The numbers."""
+        """File of the numbers."""
         return DATA / f"{self.name}.json{compressed.SUFFIX}"
 
     def kept(self) -> Any:
@@ -83,7 +83,7 @@ class Study:
         return json.loads(compressed.read(self.file, LARGEST))
 
     def blocks(self) -> list[tuple[Path, str, str]]:
-        """Every page, the mark that begins its table, and the table of the numbers as they are in the file."""
+        """Every page, the mark that begins its table, and the table of the numbers in the file."""
         found = self.kept()
         places = [(key.partition("#"), table) for key, table in self.tables.items() if key]
         return [
@@ -93,7 +93,7 @@ class Study:
         ]
 
     def print(self) -> None:
-        """Set the tables of the file into their pages.  Raises ValueError if a page has no place for one."""
+        """Write the tables of the file into their pages.  Raises ValueError if a page has no place for one."""
         for page, begin, block in self.blocks():
             before, mark, rest = page.read_text(encoding="utf-8").partition(begin)
             _, ended, after = rest.partition(END)
@@ -102,7 +102,7 @@ class Study:
             page.write_text(before + begin + block + after, encoding="utf-8")
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
-        """Measure, print the tables, and write what is requested; the exit code, 2 where it cannot be measured."""
+        """Measure, print the tables, and write the files; returns the exit code, 2 where it cannot be measured."""
         parser = argparse.ArgumentParser(prog=f"python -m studies {self.name}", description=self.about)
         for flag, settings in self.options.items():
             parser.add_argument(flag, **settings)
@@ -142,7 +142,7 @@ def measured(measure: Callable[..., dict[str, Any]], **options: Any) -> dict[str
 
 
 def sentence(found: Measured, *first: str) -> str:
-    """The last line under a table: what the table says of itself, and the circumstances as far as they are known."""
+    """The last line under a table: words about the table, and the circumstances as far as they are known."""
     loads = ", ".join("not told" if load is None else f"{load:.1f}" for load in found["load_average"])
     machine = found["machine"]
     usable = machine.get("cores_usable")
@@ -163,7 +163,7 @@ def libraries(found: Measured) -> str:
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[object]], left: Iterable[int] = (0,)) -> str:
-    """A table, its numbers to the right and the columns ``left`` to the left."""
+    """A table whose columns are aligned right, except those in ``left``."""
     rules = ["---" if at in set(left) else "---:" for at in range(len(heads))]
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in (heads, rules, *rows))
 
@@ -185,7 +185,7 @@ def chosen(names: Iterable[str]) -> Selection:
 def resources_used(
     command: Sequence[str], codes: Iterable[int], folder: Path, variables: Mapping[str, str] | None = None
 ) -> dict[str, float]:
-    """Seconds by the clock and of the processor, and most bytes in memory, of one command with all that it starts.
+    """Seconds by the clock and of the processor, and most bytes in memory, of one command and all that it starts.
 
     Raises RuntimeError if it ends with none of the codes.
     """
@@ -207,7 +207,7 @@ def peak_bytes() -> int:
 
 
 def calls_for(run: Callable[[], Any], seconds: float) -> list[float]:
-    """The seconds of every call that fits into so many, of one at least."""
+    """The seconds of every call that fits into ``seconds``, and of at least one."""
     taken: list[float] = []
     end = time.perf_counter() + seconds
     while not taken or time.perf_counter() < end:
@@ -220,8 +220,8 @@ def calls_for(run: Callable[[], Any], seconds: float) -> list[float]:
 def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """The median of some values, and the ends of its interval: two of the values, or all that there are.
 
-    A value is below the true median as often as above it, so the number below it is binomial, whatever they scatter
-    by; so many values are left out at each end that each end is wrong with at most 2.5 %.
+    A value is below the true median as often as above it, so the number below it is binomial, whatever their scatter;
+    as many values are left out at each end as keep each end wrong with at most 2.5 %.
     """
     from scipy.stats import binom
 

@@ -1,10 +1,10 @@
-"""Comparisons of stored runs: what real runs of one code scatter by, and what ``compare`` finds in all pairs of them.
+"""Comparisons of stored runs: the scatter of real runs of one code, and what ``compare`` finds in all pairs of them.
 
 ``python -m studies comparisons --runs 40 --machine idle --work FOLDER`` makes the runs of the quick preset that the
-folder lacks, one after the other, so that it can be ended and begun again.  Those of an idle machine, of one whose last
-core a NEIGHBOUR keeps busy, and those on all cores are kept apart, in ``FOLDER/idle`` and so on; every result file
-there counts.  ``--page`` keeps the levels of all process runs, with those of a machine that the folder has none of as
-they were, and sets the tables into the page; with ``--runs 0`` the present rule is applied to what there is.
+folder lacks, one after the other, so that it can be stopped and resumed.  Runs on an idle machine, on one whose last
+core a NEIGHBOUR keeps busy, and on all cores are kept separately, in ``FOLDER/idle`` and so on; every result file there
+counts.  ``--page`` keeps the levels of all process runs, leaves those of a machine without runs in the folder
+unchanged, and writes the tables into the page; with ``--runs 0`` the present rule is applied to the existing runs.
 
 A change is injected by lengthening every call of the new run: of one implementation or of one cell.  Each of them is
 lengthened in each pair; where that is more than MOST, they take turns.
@@ -54,13 +54,13 @@ from attention_conformance.reports.input.read import read
 from attention_conformance.reports.input.records import Records
 from studies.common import Measured, Study, Unfit, markdown, sentence
 
-#: Two sets of one machine by all that it says of itself; in the second all took a fifth less time, as on another host.
+#: Two sets of one machine by its own description; in the second everything took a fifth less time, as on another host.
 HOSTS = ("idle", "idle, another host")
 
-#: Quantiles of the calls of a process run, of which the one that is used is one.
+#: Quantiles of the calls of a process run, including the one that is used.
 QUANTILES = (0.0, QUANTILE, 0.25, 0.5)
 
-#: What else the machine did, which machine it was, and on how many cores the calls ran, with the words for the bench.
+#: Sets by what else the machine did, which machine it was, and the cores of the calls, with options for the bench.
 SETS = {
     "idle": (),
     "idle, another host": (),
@@ -71,8 +71,8 @@ SETS = {
     "idle, all cores": ("--threads", str(usable_cores())),
 }
 
-#: What keeps a core busy beside the runs of the set of its name: products of matrices that no core's own cache holds.
-#: It ends with the study, also where that is killed: it is told the number of its parent, and has another one then.
+#: Script that keeps a core busy next to the runs of the set "neighbour": products of matrices larger than a core's own
+#: cache.  It ends with the study, even if that is killed: it gets the number of its parent, which is another then.
 NEIGHBOUR = """
 import os
 import sys
@@ -83,24 +83,24 @@ while os.getppid() == int(sys.argv[1]):
     np.matmul(a, a, out=out)
 """
 
-#: What is lengthened, by how much, and the share of pairs in which it is to be found on an idle machine.
+#: Changes: what is lengthened, by how much, and the share of pairs where it should be found on an idle machine.
 WHOLE = "an implementation"
 INJECTED = ((WHOLE, 1.15, 0.95), (WHOLE, 1.10, 0.80), ("a cell", 1.25, 0.90))
 
-#: A library whose implementations all change at once, as with a new version of it, and the factor.
+#: A library whose implementations all change at once, as with a new version, and the factor.
 LIBRARY, HALVED = "jax", 0.5
 
-#: Number that is lengthened of a set of runs, where each of every pair would be more: a share of 90 % is then known
-#: to a percent.
+#: Most changes that are injected into a set of runs, where all of every pair would be more: a share of 90 % is then
+#: known to a percent.
 MOST = 3000
 
-#: Number of implementations that are named whose slowdown is found least often.
+#: Number of implementations that are named because their slowdown is found least often.
 LEAST_FOUND = 4
 
-#: Cells of an implementation that changes as a whole.
+#: Fewest cells of an implementation that changes as a whole.
 LEAST_CELLS = 2
 
-#: Runs that a series has at least.
+#: Fewest runs of a series.
 SERIES = 10
 
 
@@ -113,7 +113,7 @@ def measure(runs: int, machine: str, work: Path, bench: str) -> dict[str, Any]:
             path = folder / f"{number:03}.json"
             if not path.exists():
                 print(f"{machine} run {number} of {runs}", flush=True)
-                checkpoint_of(path).unlink(missing_ok=True)  # of a run that was ended: it is made again from its start
+                checkpoint_of(path).unlink(missing_ok=True)  # an interrupted run starts over
                 made = ["bench", "--preset", "quick", "-q", "--benchmark-json", str(path)]
                 subprocess.run(  # noqa: S603  (our own command)
                     [sys.executable, "-m", "attention_conformance", *made, *SETS[machine], *bench.split()],
@@ -156,7 +156,7 @@ def neighbour() -> Iterator[None]:
 
 
 def files(folder: Path) -> list[Path]:
-    """The result files of a folder, in the order of their names; not the checkpoint of a run that goes on."""
+    """The result files of a folder, in the order of their names; not the checkpoint of an unfinished run."""
     return sorted(path for path in folder.glob("*") if compressed.kind(path) == ".json")
 
 
@@ -180,7 +180,7 @@ def _quantiles(records: Records, key: tuple) -> list[list[float]]:
 
 
 def cells(base: Mapping[str, Any], new: Mapping[str, Any], at: int = QUANTILES.index(QUANTILE)) -> list[Cell]:
-    """The cells that two runs have, by one of the quantiles."""
+    """The cells that two runs have in common, by one of the quantiles."""
     found = []
     for name in base["cells"]:
         if name in new["cells"]:
@@ -191,12 +191,12 @@ def cells(base: Mapping[str, Any], new: Mapping[str, Any], at: int = QUANTILES.i
 
 
 def yardsticks(base: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, float]:
-    """The factors of time of what both runs measured."""
+    """The factors of time of the peaks that both runs measured."""
     return {name: rate / new["peaks"][name] for name, rate in base["peaks"].items() if name in new["peaks"]}
 
 
 def longer(found: Sequence[Cell], which: Sequence[int], factor: float) -> list[Cell]:
-    """The cells, some of which take so many times as long in the new run."""
+    """The cells, some of which take ``factor`` times as long in the new run."""
     add = math.log(factor)
     return [Cell(cell.unit, cell.base, cell.new + add * (at in which), cell.rounds) for at, cell in enumerate(found)]
 
@@ -218,7 +218,7 @@ def target(found: Sequence[Cell], what: str, turn: int) -> list[int]:
 
 
 def compared(base: Mapping[str, Any], new: Mapping[str, Any], q: float = FALSE) -> Callable[[Sequence[Cell]], Effects]:
-    """Effects that ``compare`` finds between two runs, as they are or lengthened, if so much may be false."""
+    """Function for the effects that ``compare`` finds in cells of two runs, if a share ``q`` may be false."""
     loads = (
         SimpleNamespace(
             name="",
@@ -235,20 +235,20 @@ def compared(base: Mapping[str, Any], new: Mapping[str, Any], q: float = FALSE) 
 def pairs(
     runs: Sequence[Mapping[str, Any]], q: float = FALSE
 ) -> Iterator[tuple[list[Cell], Callable[[Sequence[Cell]], Effects]]]:
-    """The cells of all pairs of runs, the earlier as the base, and what compares them."""
+    """The cells of all pairs of runs, the earlier as the base, and the function that compares them."""
     for base, new in itertools.combinations(runs, 2):
         yield cells(base, new), compared(base, new, q)
 
 
 def changed(found: Effects, but: Sequence[int] = (), unit: tuple[str, str] | None = None) -> bool:
-    """Whether anything is called faster or slower, but for some cells and a unit."""
+    """Whether anything is called faster or slower, except some cells and a unit."""
     whole = found.everything is not None and found.everything.verdict in CHANGED
     units = any(one.verdict in CHANGED for name, one in found.units.items() if name != unit)
     return whole or units or any(one.verdict in CHANGED for at, one in enumerate(found.cells) if at not in but)
 
 
 def rates(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Rates of the rule over all pairs, as they are and with changes injected: shares of pairs and of cells."""
+    """Rates of the rule over all pairs, unchanged and with injected changes: shares of pairs and of cells."""
     false, same, covered, seen = [], [], [], []
     injected: list[list[tuple[bool, bool]]] = [[] for _ in INJECTED]
     of_units: dict[str, list[bool]] = {}
@@ -289,7 +289,7 @@ def library(runs: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def scatter(runs: Sequence[Mapping[str, Any]]) -> list[list[float]]:
-    """Scatter by quantile: of process runs, alone and without what rounds share, and of a cell from run to run."""
+    """Scatter by quantile: of process runs, with and without what rounds share, and of a cell from run to run."""
     found = []
     for at in range(len(QUANTILES)):
         alone, without, moved = [], [], []
@@ -304,7 +304,7 @@ def scatter(runs: Sequence[Mapping[str, Any]]) -> list[list[float]]:
 
 
 def falsely(runs: Sequence[Mapping[str, Any]], q: float = FALSE) -> dict[str, int]:
-    """Number of pairs that have a finding though nothing changed, by the implementations that are called changed."""
+    """Number of pairs that have a finding although nothing changed, by the implementations that are called changed."""
     counts: dict[str, int] = {}
     for those, judge in pairs(runs, q):
         found = judge(those)
@@ -319,8 +319,8 @@ def falsely(runs: Sequence[Mapping[str, Any]], q: float = FALSE) -> dict[str, in
 def luck(runs: Sequence[Mapping[str, Any]]) -> list[float]:
     """Standard deviations of what a cell, and an implementation, moves by beyond what its process runs show.
 
-    Over all pairs of runs: the squares of the differences between the two cells of an implementation, and of how far
-    implementations lie from their median, have the median of χ²₁ with it.
+    With them, over all pairs of runs, the squares of the differences between the two cells of an implementation, and of
+    the distances of implementations from their median, have the median of χ²₁.
     """
     squares: list[list[np.ndarray]] = [[], []]
     known: list[list[np.ndarray]] = [[], []]
@@ -347,10 +347,10 @@ def luck(runs: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def series(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Changes that a history of the runs has as it is, and with a step in the middle of each target in turn.
+    """Changes that a history of the runs has unmodified, and with a step in the middle of each target in turn.
 
-    As it is: its findings.  With a step: the share of lengthened cells that changed there, and the new changes per
-    other cell.
+    Unmodified: the number of findings.  With a step: the share of lengthened cells that changed there, and the new
+    changes per other cell.
     """
     if len(runs) < SERIES:
         return {}
@@ -375,7 +375,7 @@ def series(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def between(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Pairs of a run of each set, those in which everything is called changed, and those in which anything else is."""
+    """Numbers of pairs of runs of both sets: all, with everything called changed, and with anything else called so."""
     found = [compared(base, new)(cells(base, new)) for base, new in itertools.product(first, second)]
     everything = [one.everything is not None and one.everything.verdict in CHANGED for one in found]
     others = [changed(one) and not all_of for one, all_of in zip(found, everything, strict=True)]
@@ -387,9 +387,9 @@ def _mean(values: Sequence[Any]) -> float:
 
 
 def agreements(runs: Sequence[Mapping[str, Any]]) -> list[list[Pair]]:
-    """The cells of all pairs of runs, the earlier first, each with the interval that its process runs alone give.
+    """The cells of all pairs of runs, the earlier first, each with the interval from its process runs only.
 
-    The bench prints an interval that is this one or wider: that of the batches is in it too, which are not kept.
+    The bench prints this interval or a wider one: it also uses the batches, which are not kept.
     """
     at = QUANTILES.index(0.5)
     return [
@@ -403,9 +403,9 @@ def agreements(runs: Sequence[Mapping[str, Any]]) -> list[list[Pair]]:
 
 
 def without_the_machine(pairs: Sequence[Pair]) -> list[Pair]:
-    """The cells of a pair of runs, without the median factor that all have in common, and that of a workload.
+    """The cells of a pair of runs, without the median factor of all cells, and that of each workload.
 
-    As a comparison takes them off: of a workload up to UNKNOWN, and where no library has half of its cells.
+    They are taken off as in a comparison: for a workload up to UNKNOWN, and where no library has half of its cells.
     """
     moved = np.log([pair.other.value / pair.one.value for pair in pairs])
     off = np.full(len(pairs), np.median(moved))
@@ -423,7 +423,7 @@ def without_the_machine(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def agreement(found: Measured) -> str:
-    """Markdown: how far the runs of each machine agree within their intervals."""
+    """Markdown: the share of cells that agree within their intervals, by machine."""
     rows = []
     for name, runs in found["sets"].items():
         both = agreements(runs)
@@ -454,7 +454,7 @@ def agreement(found: Measured) -> str:
 
 
 def table(found: Measured) -> str:
-    """Markdown: a column for each machine, what its runs scatter by, and what a history of them has."""
+    """Markdown: a column for each machine, then the scatter of its runs, and the changes in their history."""
     sets = {name: runs for name, runs in found["sets"].items() if name in found["results"]}
     results = {name: each["rates"] for name, each in found["results"].items()}
     rows: list[list[str]] = [
@@ -533,7 +533,7 @@ def _process_runs(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _range(runs: Sequence[Mapping[str, Any]], name: str, form: str) -> str:
-    """The least and the largest of a number of some runs, of which older ones have none."""
+    """The least and the largest value of a field over some runs; older runs lack it."""
     told = [run[name] for run in runs if run.get(name) is not None]
     return f"{form.format(min(told))} to {form.format(max(told))}" if told else "not told"
 

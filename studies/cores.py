@@ -1,8 +1,8 @@
-"""Cores: how much the core that a batch begins on decides; batches of one cell, on each core in turn.
+"""Cores: the effect of the core that a batch begins on, by batches of one cell on each core in turn.
 
-A virtual machine's cores are threads of processors that others use too, and each has another neighbour.  Two batches
-that follow each other differ by more if they are on different cores, and that is what impls.process.threads.begin_on
-takes out of comparisons.
+A virtual machine's cores are threads of processors that others use too, and each has another neighbour.  Two
+consecutive batches differ by more if they are on different cores; impls.process.threads.begin_on removes that from
+comparisons.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from attention_conformance.impls.process import threads
 from attention_conformance.impls.process.threads import usable_cores
 from studies.common import Measured, Study, chosen, markdown, sentence
 
-#: What depends on one core, and what works on all of them.
+#: Cells that depend on one core, and cells that work on all of them.
 CELLS = (
     ("numpy-eager", "prefill-b1h8d64s256"),
     ("numpy-tiled", "prefill-b1h8d64s512"),
@@ -29,10 +29,10 @@ CELLS = (
     ("onnx-attention23", "prefill-b1h8d64s512"),
 )
 
-#: Batches that follow each other on one core, before the next one's: one pair of them, and one with the next core's.
+#: Consecutive batches on one core: they make one pair on it, and one pair with the next core.
 AT_A_TIME = 2
 
-#: Stretches of time of which each core's median is shown.
+#: Stretches of time, for which each core's median is shown.
 STRETCHES = 6
 
 
@@ -53,7 +53,7 @@ def batches_of(cell: Cell, processes: Processes, plan: Plan, batches: int) -> di
 
 
 def differences(batches: list[list[float]]) -> tuple[float, float]:
-    """Difference of two batches that follow each other: median of |log ratio|, on one core and on two."""
+    """Difference of two consecutive batches: median of |log ratio|, on one core and on two."""
     logs = np.abs(np.diff(np.log([seconds for _, seconds in batches])))
     moved = np.diff([core for core, _ in batches]) != 0
     one, two = (np.median(logs[which]) if which.any() else np.nan for which in (~moved, moved))
@@ -88,7 +88,7 @@ def measure(batches: int) -> dict[str, Any]:
 
 
 def table(found: Measured) -> str:
-    """Markdown: by cell and core the times of each stretch, and by how much batches differ that follow each other."""
+    """Markdown: the times of each stretch by cell and core, and the difference of consecutive batches."""
     times, apart = [], []
     for cell in found["cells"]:
         for core, medians in _stretches(cell["batches"]).items():

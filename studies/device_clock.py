@@ -1,8 +1,8 @@
-"""The device's clock on a GPU: a call's time from idle and behind a held queue, beside a CUDA graph and do_bench.
+"""The device's clock on a GPU: a call's time from idle and behind a held queue, next to a CUDA graph and do_bench.
 
-Four times of the same call.  From an idle GPU the launch is in it.  Behind a held queue it is not, nor in the replay of
-a graph of many such calls, in which what one call leaves idle the next one uses.  Triton's ``do_bench`` clears the L2
-before each call, which holds the queue for as long as that takes.
+The same call is timed in four ways.  From an idle GPU the time includes the launch.  Behind a held queue it does not,
+nor in the replay of a graph of many such calls, where the next call uses what one call leaves idle.  Triton's
+``do_bench`` clears the L2 before each call, which holds the queue for as long as that takes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WORKLOADS = (
 NAMES = ("torch-sdpa", "torch-sdpa-flash", "torch-sdpa-efficient", "torch-eager")
 DTYPE = "bfloat16"
 
-#: Batches of a cell, and the seconds and calls of each at most.
+#: Batches of a cell, and the most seconds and calls of each.
 BATCHES, SECONDS, CALLS = 7, 0.02, 60
 
 #: Calls that are captured in a graph, and replays of it.
@@ -37,7 +37,7 @@ CAPTURED, REPLAYS = 30, 5
 
 
 def timed(name: str, workload: str) -> dict[str, Any]:
-    """Job: times of one cell by the medians of batches, in seconds; those of others by their own median."""
+    """Job: times of one cell as medians of batches, in seconds; those of ``do_bench`` as its own medians."""
     found: dict[str, Any] = {"name": name, "workload": workload}
     for kind, cold in (("held", False), ("cold", True)):
         opened = sampler.open_cell(kind, builtin()[name], parse(workload), DTYPE, "cuda", cold=cold)

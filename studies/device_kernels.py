@@ -1,7 +1,7 @@
-"""Kernels of devices, interpreted on this machine: what those that packages ship are right about, impls/KERNELS.md.
+"""Kernels of devices, interpreted on this machine: what the kernels of packages are right about, impls/KERNELS.md.
 
 Each adapter of impls/kernels is judged in float32 as a user judges it, ``attention-conformance check …@triton``, in a
-process of its own.  Of a kernel whose package is not installed the results of the last time stay, with their date.
+process of its own.  A kernel whose package is not installed keeps its last results, with their date.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from studies.common import Measured, Study, Unfit, markdown, sentence
 
 ADAPTER = "attention_conformance.impls.kernels."
 
-#: Outcomes in which a kernel does something else than a clause that MUST hold.
+#: Outcomes where a kernel breaks a clause that MUST hold.
 WRONG = (Outcome.FAILED, Outcome.KNOWN_DEVIATION)
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """An adapter's function, and whose kernel it is."""
+    """An adapter's function, and the package and name of its kernel."""
 
     name: str
     framework: str
     distribution: str
-    #: What it is, for a reader.
+    #: Description for a reader.
     what: str
-    #: Options that every call of it has; cases without them are of no feature that it declares.
+    #: Options that every call of it has; cases without them belong to no feature that it declares.
     needs: frozenset[str] = frozenset()
 
     @property
     def implementation(self) -> str:
-        """Name as ``--impl`` and the ledger have it."""
+        """Name in ``--impl`` and in the ledger."""
         if self.name == "varlen_attn":
             return f"torch.nn.attention.varlen:{self.name}@torch"
         return f"{ADAPTER}{self.name}@{self.framework}"
@@ -81,7 +81,7 @@ KERNELS = tuple(
 )
 
 
-#: One that has no adapter, as its own signature is understood, and no form without a GPU.
+#: A kernel without an adapter, as its own signature is understood, and without a form for the CPU.
 VARLEN = Kernel("varlen_attn", "torch", "torch", "`torch.nn.attention.varlen.varlen_attn`, packed")
 
 #: Dtypes of the kernels.
@@ -89,7 +89,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 
 def judged(kernel: Kernel, folder: Path) -> dict[str, Any]:
-    """Results of one kernel: those of its file in the folder, or of a run now that writes it.
+    """Results of one kernel: from its file in the folder, or from a new run that writes it.
 
     Parameters
     ----------
@@ -101,8 +101,8 @@ def judged(kernel: Kernel, folder: Path) -> dict[str, Any]:
     Returns
     -------
     dict[str, Any]
-        Version of the package, the processor seconds of its run, the day, and ``results``: case, outcome, the clause
-        that is broken or those that are tested, failure and reason.
+        Version of the package, the processor seconds of its run, the day, and ``results``: case, outcome, the broken
+        clause or the tested ones, failure and reason.
     """
     file, before = folder / f"{kernel.name.replace(':', '-')}.jsonl", _processor()
     if not file.exists():
@@ -124,13 +124,13 @@ def judged(kernel: Kernel, folder: Path) -> dict[str, Any]:
 
 
 def _processor() -> float:
-    """Processor seconds of the processes that ended, so that what else runs on the machine is not in them."""
+    """Processor seconds of the child processes that ended, without other work on the machine."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def measure(only: Sequence[str] = (), results: Path | None = None) -> dict[str, Any]:
-    """All whose package is here; the others keep what was found before.
+    """All kernels whose package is installed; the others keep their last results.
 
     Raises Unfit where a pattern names no kernel, or nothing is installed and nothing was kept.
     """
@@ -157,13 +157,13 @@ def measure(only: Sequence[str] = (), results: Path | None = None) -> dict[str, 
 
 
 def installed(name: str) -> bool:
-    """Whether there is a distribution of this name."""
+    """Whether a distribution of this name is installed."""
     return bool(list(importlib.metadata.distributions(name=name)))
 
 
 @dataclass(frozen=True)
 class Counts:
-    """A kernel's cases: what became of those of the features that it declares."""
+    """Numbers of a kernel's cases, of the features that it declares, by verdict."""
 
     passed: int
     wrong: int
@@ -222,13 +222,13 @@ def verdicts(found: Measured) -> str:
 
 
 def records_of(kernel: Kernel, device: str = "cpu") -> list[Deviation]:
-    """Records of the ledger about a kernel where it is interpreted, or on a GPU alone."""
+    """Records of the ledger about a kernel where it is interpreted, or only on a GPU."""
     mine = [each for each in ledger().deviations if each.speaks_of(kernel.implementation)]
     return [each for each in mine if (each.devices == ("cuda",)) == (device == "cuda")]
 
 
 def on_gpu(_: Measured) -> str:
-    """A row for each kernel that was judged on a GPU: the published results, which are of the cases of ``--quick``."""
+    """A row for each kernel that was judged on a GPU, by the published results of the cases of ``--quick``."""
     run = read(PUBLISHED_KERNELS)
     rows = []
     for kernel in (*KERNELS, VARLEN):
@@ -264,7 +264,7 @@ def _cell(of: Counter[bool] | None) -> str:
 
 
 def defects(found: Measured) -> str:
-    """Records of the ledger on each kernel, and how many cases show them."""
+    """Records of the ledger about each kernel, and how many cases show them."""
     lines = []
     for kernel, one in _measured_kernels(found):
         mine = records_of(kernel)

@@ -1,8 +1,8 @@
-"""Diagnosis on libraries that are not built in: what it says of causes that were written down from their sources.
+"""Diagnosis on libraries that are not built in: what it says about causes that were written down from their sources.
 
 Each cause was written down before the first run: what the source does, where that is, and which words of a diagnosis
-would name it.  A run judges the function on the small cases of its operator and diagnoses its failures.  A cause is
-named where an explanation says it; an explanation that says none of the function's causes is wrong.
+would name it.  A run judges the function on the small cases of its operator and diagnoses its failures.  An explanation
+that names none of the function's causes is wrong.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from studies import held_out, held_out_second, library_functions
 from studies.causes import CAUSES
 from studies.common import Study, Unfit, markdown, sentence
 
-#: Cases are at most this large, in elements of their arguments, and are asked in these dtypes.
+#: Cases are at most this large, in elements of their arguments, and are run in these dtypes.
 LARGEST = 1600
 DTYPES = ("float32", "float16", "float64")
 
 #: Where the functions are.
 MODULES = (library_functions, held_out, held_out_second)
 
-#: Beginning of an exception's text where a package is not there.
+#: Beginning of an exception's text where a package is not installed.
 _ABSENT = ("ModuleNotFoundError", "PackageNotFoundError", "ImportError")
 
 
 @dataclass(frozen=True)
 class Found:
-    """Finding about a function."""
+    """Diagnosis of a function, with the numbers of its cases."""
 
     failed: int
     passed: int
@@ -51,7 +51,7 @@ class Found:
 
 
 def functions() -> list[str]:
-    """The functions that causes were written down of."""
+    """The functions that causes were written down for."""
     return list(dict.fromkeys(cause.function for cause in CAUSES))
 
 
@@ -115,8 +115,8 @@ def graded(name: str, found: Found) -> dict[str, Any]:
 def measure(function: Sequence[str]) -> dict[str, Any]:
     """Every function, or some, graded.
 
-    What was said of a held-out function at its first run stays; a function whose package is not there keeps the row of
-    its last run.
+    The row of a held-out function's first run stays; a function whose package is not installed keeps the row of its
+    last run.
     """
     os.environ.setdefault("KERAS_BACKEND", "torch")
     kept = STUDY.kept()
@@ -141,12 +141,12 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def held_out_set(row: Mapping[str, Any]) -> int:
-    """The number of the held-out set that a function is of; 0 for one that was looked at before its figure was taken."""
+    """The number of a function's held-out set; 0 for one that was looked at before its figure was taken."""
     return max(int(cause.get("held_out", 0)) for cause in row["causes"])
 
 
 def counted(rows: Sequence[Mapping[str, Any]], held_out: int) -> tuple[int, int, int, int]:
-    """Causes, those that an explanation names, explanations that name none, and all: of one set of functions."""
+    """Numbers for one set of functions: causes, causes that are named, explanations that name none, all explanations."""
     functions = [each for each in rows if held_out_set(each) == held_out]
     causes = [cause for each in functions for cause in each["causes"] if not cause["after"]]
     named = sum(bool(cause["named"]) for cause in causes)
@@ -160,7 +160,7 @@ _SETS = {1: "held out, first set", 2: "held out, second set"}
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """A row for each cause of a function that was looked at before, one for each explanation that is none, all figures."""
+    """A row for each cause of a function that was looked at before and each wrong explanation, then all figures."""
     rows = []
     for each in found["functions"]:
         if held_out_set(each):
@@ -183,7 +183,7 @@ def table(found: Mapping[str, Any]) -> str:
 
 
 def held_out_table(found: Mapping[str, Any]) -> str:
-    """A row for each cause of a held-out function and one for its other explanations, of its first run and of the last."""
+    """A row for each cause of a held-out function and one for its wrong explanations, at its first run and now."""
     rows = []
     first = {row["function"]: row for row in found["first"]}
     for now in found["functions"]:

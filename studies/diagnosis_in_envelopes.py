@@ -1,7 +1,7 @@
 """Diagnosis within envelopes: how often a fault is named first where a kernel takes only some sizes.
 
-Of the faults that the kill matrix of an envelope says are caught there, every so many-th is called on the smallest
-cases that catch it, at the sizes of the envelope, and diagnosed from those and from cases that it passes.
+Every N-th of the faults that are caught in an envelope, by its kill matrix, is called on the smallest cases that catch
+it, at the sizes of the envelope, and diagnosed from those and from cases that it passes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from attention_conformance.conformance.faults.trials import Failed, explains, tr
 from attention_conformance.impls.contract import Implementation
 from studies.common import Study, Unfit, markdown, sentence
 
-#: Failures and passed cases of a fault, and the largest case in elements of its arguments where there are smaller ones.
+#: Most failures and passed cases of a fault, and its largest case, in elements of arguments, if there are smaller ones.
 FAILURES, PASSES, LARGEST = 5, 20, 1 << 17
 
-#: The same of kernels that serve, whose caches have pages of nobody.
+#: Largest case of kernels that serve, whose caches have unused pages.
 LARGEST_CACHE = 1 << 20
 
 
 def first(name: str, caught: Mapping[str, str], kind: Kind) -> tuple[str, ...] | None:
-    """First name for a fault: its own where it gives the same as what is named; None for nothing to diagnose."""
+    """First name for a fault: its own where it fits the same failures as the named one; None without failures."""
     make, plugged = FAULTS[name].make, Implementation("plugged", "none:none")
     failed, passed = [], []
     known_cases = [*every_case().values(), *(asked_serving_cases().values() if kind.serves else ())]
@@ -60,7 +60,7 @@ def first(name: str, caught: Mapping[str, str], kind: Kind) -> tuple[str, ...] |
 
 
 def measure(every: int, envelope: Sequence[str]) -> dict[str, Any]:
-    """Every so many-th fault of some envelopes, of all that are published by default; of others what is kept stays."""
+    """Every N-th fault of some envelopes, by default of all that are published; other envelopes keep their rows."""
     published = {each["name"]: each["faults"] for each in envelopes.published()["envelopes"]}
     if unknown := set(envelope) - set(published):
         raise Unfit(f"no kill matrix is published of {', '.join(sorted(unknown))}")
@@ -101,7 +101,7 @@ def table(found: Mapping[str, Any]) -> str:
 
 
 def _whole(every: int, envelope: Sequence[str]) -> None:
-    """A page has at least a tenth of the faults."""
+    """The page needs at least a tenth of the faults."""
     if every > 10:
         raise Unfit("--page needs at least every tenth fault")
 

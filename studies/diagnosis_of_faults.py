@@ -1,7 +1,7 @@
 """Diagnosis of faults called as implementations: whether each is named first, on all small cases of its operator.
 
-The test of the diagnosis asks every fault on the few cases that catch it; here a fault is what a user has: a function
-that is judged on every small case, in every dtype, and diagnosed from all its failures.
+The test of the diagnosis runs every fault on the few cases that catch it; here a fault is treated as a user's function:
+it is judged on every small case, in every dtype, and diagnosed from all its failures.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def judged(fault: Fault) -> tuple[list[Failed], list[Passed]]:
 
 
 def named(fault: Fault) -> dict[str, Any]:
-    """Explanations of a fault by the diagnosis, and whether the first is the fault, or gives the very same."""
+    """Explanations of a fault by the diagnosis, and whether the first is the fault, or gives the same results."""
     failed, passed = judged(fault)
     said = diagnose(failed, passed, pairs=False)
     first = said[0] if said else None
@@ -59,7 +59,7 @@ def named(fault: Fault) -> dict[str, Any]:
 
 
 def measure(clause: Sequence[str]) -> dict[str, Any]:
-    """The faults of some clauses, by default of all that the page has; of the others what is kept stays."""
+    """The faults of some clauses, by default of all that the page has; other clauses keep their rows."""
     if unknown := set(clause) - set(CLAUSES):
         raise Unfit(f"the page has no faults of {', '.join(sorted(unknown))}")
     kept: Sequence[dict[str, Any]] = STUDY.kept()["faults"] if clause else ()

@@ -1,7 +1,7 @@
-"""False alarms at the sizes of kernels: random problems that correct variants of attention have to pass.
+"""False alarms at the sizes of kernels: random problems that correct variants of attention must pass.
 
-``python -m studies false_alarms --page`` takes minutes; ``--seconds`` ends it sooner, it says how far it came, and with
-``--more`` the next run goes on from there.
+``python -m studies false_alarms --page`` takes minutes; ``--seconds`` ends it sooner, the sentence says how far it
+came, and with ``--more`` the next run continues from there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from studies.common import Study, markdown, sentence
 
 PROBLEMS = 20_000
 
-#: Largest cost of a problem, B · Hq · Sq · Sk · (D + Dv), where few enough of them cost more.
+#: Largest cost of a problem, B · Hq · Sq · Sk · (D + Dv), unless every drawn shape costs more.
 MOST = 1 << 18
 
 #: Both sides of tiles and splits, widths of kernels.
@@ -78,7 +78,7 @@ def alarm(case: Case, dtype: str, name: str, implementation: Any, pool: Pool) ->
 
 
 def measure(problems: int, each: int, seconds: float, more: bool = False) -> dict[str, Any]:
-    """Judge random problems by ``each`` variants; with ``more`` those behind the ones that are kept, which count."""
+    """Judge random problems by ``each`` variants; with ``more`` those after the kept ones, which count."""
     implementations = {name: plugged(name) for name in CORRECT}
     pool, end = Pool(in_process=True), time.perf_counter() + seconds
     before: dict[str, Any] = STUDY.kept() if more else {"problems": 0, "counts": {}, "alarms": []}
@@ -97,7 +97,7 @@ def measure(problems: int, each: int, seconds: float, more: bool = False) -> dic
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """One row a variant."""
+    """One row for each variant."""
     rows = [
         (f"`{name}`", *(f"{by_dtype[dtype]:,}" for dtype in DTYPES), sum(a[2] == name for a in found["alarms"]))
         for name, by_dtype in found["counts"].items()

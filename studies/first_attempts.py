@@ -1,8 +1,8 @@
-"""Diagnosis of first attempts: attention with a mistake of the kind that is made when it is written for the first time.
+"""Diagnosis of first attempts: attention with a mistake that is typical when it is written for the first time.
 
-Each is after a report, in the form that a program has it: no guard for fully masked rows, one line for each product.
-The causes were written down from the threads.  What the diagnosis said of them before such mistakes were on its list is
-kept beside what it says now; of the last three nothing was on the list when the rest was added.
+Each follows a report, in the usual form of a program: no guard for fully masked rows, one line for each product.  The
+causes were written down from the threads.  The diagnosis from before such mistakes were on its list is kept next to
+that of now; nothing about the last three was on the list when the rest was added.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from studies.bug_reports import Report, diagnosed, table, whole
 from studies.common import Study
 from studies.library_functions import Array
 
-#: What is true of such functions, and no cause: calls that they refuse, shapes that follow, and NaN of calls that have it.
+#: True explanations that are no cause: calls that such functions refuse, shapes that follow, and NaN of calls with NaN.
 TRUE = r"exception|error for|output of shape|D columns where Dv differs|^“NaN in every element of output”, only"
 
 REPORTS = (
@@ -41,7 +41,7 @@ REPORTS = (
 
 
 def softmax(s: Array, axis: int | tuple[int, ...] = 3) -> Array:
-    """As many a program has it."""
+    """Softmax as many programs write it."""
     p: Array = np.exp(s - s.max(axis, keepdims=True, initial=-np.inf))
     return p / p.sum(axis, keepdims=True)
 
@@ -51,7 +51,7 @@ def made_attention(
     output: Callable[..., Array] = lambda s, k, v, scale: softmax(s) @ v,
     default: Callable[[Array], float] = lambda q: q.shape[3] ** -0.5,
 ) -> Callable[..., Array]:
-    """A function of heads with its two products and its default scale as they are given."""
+    """A function of heads with the given two products and default scale."""
 
     def attention(
         q: Array, k: Array, v: Array, *, mask: Any = None, is_causal: bool = False, scale: float | None = None
@@ -77,7 +77,7 @@ def made_layer(
     ),
     project: Callable[[Array, Array, int], Array] = lambda a, w, heads: a @ w,
 ) -> Callable[..., Array]:
-    """A layer with the input of its values, its combination of heads and its projections as they are given."""
+    """A layer with the given input of its values, combination of heads and projections."""
 
     def mha(
         x_q: Array, w_q: Array, w_k: Array, w_v: Array, *, heads: int, x_kv: Any = None, w_o: Any = None, b_q: Any = None,
@@ -143,7 +143,7 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
 
 
 def measure(function: Sequence[str]) -> dict[str, Any]:
-    """Every function, or some; what was said at first stays."""
+    """Every function, or some; the first run's results stay."""
     return {"functions": diagnosed(REPORTS, FUNCTIONS, function), "first": STUDY.kept()["first"], "threads": 1}
 
 

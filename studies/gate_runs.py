@@ -1,10 +1,10 @@
-"""Gate's runs: every cheat and every honest kernel before the gate again and again, beside work that disturbs it.
+"""Gate's runs: every cheat and every honest kernel goes through the gate many times, next to work that disturbs it.
 
-``python -m studies gate_runs --runs 20 --work FILE`` adds to the file what it lacks, a run of all after the other, so
-that it can be ended and begun again; ``--page`` keeps the counts and sets the tables into bench/GATE.md.  With
-``--add`` they are added to those that are kept, of which none counts twice.  A run counts for the very code that a
-candidate has: one whose code changed is run again.  Each has the version of the gate that it was of, a digest of the
-gate's sources, so that the tables tell how many are of the gate as it was for the last.
+``python -m studies gate_runs --runs 20 --work FILE`` adds the missing runs to the file, one run of all after the other,
+so that it can be stopped and resumed; ``--page`` keeps the counts and writes the tables into bench/GATE.md.  With
+``--add`` they are added to the kept counts, and no run counts twice.  A run counts only for a candidate's present code:
+one whose code changed is run again.  Each has the version of its gate, a digest of the gate's sources, so that the
+tables show how many are of the last version.
 
 Each run has a seed of its own.  Neighbours are processes that multiply matrices in bursts of random length.
 """
@@ -31,7 +31,7 @@ from attention_conformance.bench.machine.machine import load_average
 from attention_conformance.bench.tests.candidates import CHEATS, HONEST, SECRET, Candidate
 from studies.common import Measured, Study, Unfit, libraries, markdown, sentence
 
-#: The load of a neighbour until this process is gone: bursts of 0 to 0.5 s, and as long pauses.
+#: Script of a neighbour, which ends when this process is gone: bursts and pauses of 0 to 0.5 s each.
 NEIGHBOUR = """
 import os, random, time
 import numpy as np
@@ -44,16 +44,16 @@ while os.getppid() == parent:
     time.sleep(random.uniform(0, 0.5))
 """
 
-#: The version of runs that were made before versions were kept.
+#: The version of runs from before versions were kept.
 EARLIER = "earlier"
 
-#: Seconds of a verdict, with what a torch.compile of a busy machine takes.
+#: Seconds for a verdict, including a torch.compile on a busy machine.
 BUDGET = 240.0
 
 
 @functools.cache
 def gate_version(folder: Path = Path(gate.__path__[0])) -> str:
-    """A digest of the gate's sources, of what they do: without comments, docstrings and annotations."""
+    """A digest of the code in the gate's sources, without comments, docstrings and annotations."""
     digest = hashlib.sha256()
     for file in sorted(folder.glob("*.py")):
         digest.update(file.name.encode() + _tree_text(ast.parse(file.read_bytes())).encode())
@@ -102,7 +102,7 @@ def once(one: Candidate) -> dict[str, Any]:
 
 
 def measure(runs: int, work: Path, neighbours: int, only: str, add: bool = False) -> dict[str, Any]:
-    """Run what the file lacks, and count what it has."""
+    """Run what the file lacks, and count its runs."""
     os.environ[SECRET] = "1"
     wanted = only.split(",")
     chosen = [one for one in (*HONEST, *CHEATS) if any(each in f"={one.name}=" for each in wanted)]
@@ -133,7 +133,7 @@ def lines(work: Path) -> list[dict[str, Any]]:
 
 
 def counted(found: Iterable[Mapping[str, Any]], kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Counts of each candidate as it is now: verdicts, kinds of reasons, gates, seeds, seconds; the loads of all.
+    """Counts for each candidate's present code: verdicts, kinds of reasons, gates, seeds, seconds; the loads of all.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def _share(kept: Mapping[str, Any], name: str, verdict: str) -> str:
 
 
 def _of_the_last(kept: Mapping[str, Any], name: str) -> str:
-    """Number of runs of the gate that the last runs were of."""
+    """Number of runs with the last version of the gate."""
     return str(kept["candidates"].get(name, {}).get("gates", {}).get(kept.get("gate"), 0))
 
 
@@ -192,7 +192,7 @@ def _kinds(kept: Mapping[str, Any], name: str) -> str:
 
 
 def cheats(kept: Measured) -> str:
-    """Every cheat, how often it was rejected, and by what."""
+    """Every cheat, how often it was rejected, and for what reasons."""
     rows = []
     for one in CHEATS:
         linked = f"[{short(one.source)}]({one.source})" if one.source.startswith("http") else one.source
@@ -216,7 +216,7 @@ def cheats(kept: Measured) -> str:
 
 
 def short(source: str) -> str:
-    """An address as a reader knows it."""
+    """An address, shortened for a reader."""
     parts = source.removeprefix("https://").split("/")
     if parts[0] != "github.com":
         return parts[0] + "/" + parts[-1]

@@ -1,6 +1,6 @@
 """Gate's transcripts: what the command prints for four candidates, as bench/GATE.md shows it.
 
-The seed of each stands in it, so that the same questions can be asked again; times are of the run.
+Each contains its seed, so that the same questions can be asked again; times are of the run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def candidate(name: str) -> Candidate:
 
 
 def printed(name: str, seed: int) -> str:
-    """Output of the command for a candidate, as its files are named by a user."""
+    """Output of the command for a candidate, with its files named as by a user."""
     one = candidate(name)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         options = one.options(Path("."), seed=seed, budget=240.0)

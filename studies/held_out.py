@@ -1,7 +1,7 @@
-"""Attention of libraries that nobody looked at while the diagnosis was mended, called as their users call them.
+"""Attention of libraries that were not looked at while the diagnosis was improved, called as their users call them.
 
-As ``library_functions``; a class or function is taken out of its installed file by name, so that a package needs none
-of the packages that the rest of it needs.
+Like ``library_functions``; a class or function is taken out of its installed file by name, so that the packages that
+the rest of its package needs are not needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _taken(package: str, path: str, *names: str, **also: str) -> types.SimpleNam
     torch, einops = importlib.import_module("torch"), importlib.import_module("einops")
 
     class Module(torch.nn.Module):  # type: ignore[misc, name-defined]
-        """As fastai's, whose ``__init__`` calls nobody's."""
+        """Like fastai's, whose subclasses do not call its ``__init__``."""
 
         def __new__(cls, *arguments: Any, **keywords: Any) -> Any:
             made = super().__new__(cls)
@@ -90,7 +90,7 @@ def neuralforecast_full(q: Array, k: Array, v: Array, *, is_causal: bool = False
 
 
 def neuralforecast_flash(q: Array, k: Array, v: Array, *, is_causal: bool = False) -> Array:
-    """NeuralForecast's FullAttention as it is by default."""
+    """NeuralForecast's FullAttention with its defaults."""
     _equal_heads(q, k)
     found = _taken("neuralforecast", "neuralforecast/common/_modules.py", "TriangularCausalMask", "FullAttention")
     layer = found.FullAttention(mask_flag=is_causal).eval()
@@ -178,12 +178,12 @@ def cosine(q: Array, k: Array, v: Array, *, is_causal: bool = False, kv_lengths:
 
 
 def cosine_without_norm(q: Array, k: Array, v: Array, *, is_causal: bool = False, kv_lengths: Any = None) -> Array:
-    """plain_cosine_sim_attention of queries and keys that it is told are normalised."""
+    """plain_cosine_sim_attention with l2norm_qk=False, for queries and keys that are normalised already."""
     return _cosine(q, k, v, is_causal, kv_lengths, l2norm_qk=False)
 
 
 def mega_laplace(q: Array, k: Array, v: Array) -> Array:
-    """MEGA's Laplacian attention function in the place of the softmax, with its scale of one over the keys."""
+    """MEGA's Laplacian attention function instead of the softmax, with its scale of one over the keys."""
     _equal_heads(q, k)
     function = _taken("mega-pytorch", "mega_pytorch/mega_pytorch.py", "LaplacianAttnFn").LaplacianAttnFn()
     a, b, c = _torch(q, k, v)

@@ -1,6 +1,6 @@
-"""Attention of the second set of libraries that nobody looked at while the diagnosis was mended, as users call them.
+"""Attention of the second set of libraries that were not looked at while the diagnosis was improved, as users call it.
 
-As ``held_out``: a class or function is taken out of its installed file by name.  None of these functions is in an
+Like ``held_out``: a class or function is taken out of its installed file by name.  None of these functions is in an
 earlier set or in the gallery.
 """
 
@@ -36,7 +36,7 @@ def _of_rows(array: Array, q: Array, k: Array) -> Array:
 
 
 def _past_window(window: Any, is_causal: bool) -> int | None:
-    """How many keys back a window goes that ends at the row's own key; None without one."""
+    """Number of past keys in a window that ends at the row's own key; None without a window."""
     left, right = window or (None, None)
     if left is None and right is None:
         return None
@@ -51,7 +51,7 @@ def _past_window(window: Any, is_causal: bool) -> int | None:
 def mmpretrain(
     q: Array, k: Array, v: Array, *, mask: Any = None, bias: Any = None, is_causal: bool = False, scale: Any = None
 ) -> Array:
-    """MMPretrain's own scaled_dot_product_attention, for a torch that has none."""
+    """MMPretrain's own scaled_dot_product_attention, for versions of torch without one."""
     _equal_heads(q, k)
     if mask is not None and bias is not None:
         raise NotImplementedError("mask and bias together")
@@ -82,7 +82,7 @@ def llm_foundry(
     names = ("scaled_multihead_dot_product_attention", "repeat_kv_for_gqa")
     attend = getattr(_taken("llm-foundry", path, *names, warnings="warnings"), names[0])
     left, right = window or (None, None)
-    if left != right:  # its window is of both sides, and causal cuts the right one
+    if left != right:  # its window has both sides, and causal cuts the right one
         _past_window(window, is_causal)
         is_causal = True
     a, b, c, bias, keys = _torch(*map(_side_by_side, (q, k, v)), _full(bias, q, k), _keys(kv_lengths, k))
@@ -169,7 +169,7 @@ def parlai_basic(q: Array, k: Array, v: Array, *, kv_lengths: Any = None) -> Arr
 
 
 class _Kept:
-    """A hook that keeps what passes."""
+    """A hook that keeps the output."""
 
     def __call__(self, _module: Any, _given: Any, output: Any) -> None:
         self.seen = output
@@ -211,17 +211,17 @@ def _lens() -> Any:
     )  # fmt: skip
 
     class Attention(base.AbstractAttention):  # type: ignore[misc, name-defined]
-        """As its Attention, which adds projections of keys and values that are not used here."""
+        """Like its Attention, which adds projections of keys and values that are not used here."""
 
     return Attention
 
 
 def _later() -> None:
-    """What a class inherits from AbstractAttention has to give."""
+    """Placeholder for what a subclass of AbstractAttention must provide."""
 
 
 class _Unwrapped:
-    """Its HookedTransformerConfig, of what is one already."""
+    """HookedTransformerConfig for a config that is one already."""
 
     @staticmethod
     def unwrap(cfg: Any) -> Any:
@@ -233,7 +233,7 @@ def _module_with_config() -> Any:
     torch = importlib.import_module("torch")
 
     class MegatronModule(torch.nn.Module):  # type: ignore[misc, name-defined]
-        """Of torch, with a config."""
+        """A module of torch with a config."""
 
         def __init__(self, config: Any) -> None:
             super().__init__()
@@ -268,7 +268,7 @@ class _MaskType:
 
 
 class _OneRank:
-    """Megatron's parallel_state of a single rank, whose buffers are tensors."""
+    """Megatron's parallel_state for a single rank, whose buffers are tensors."""
 
     @staticmethod
     def get_tensor_model_parallel_world_size() -> int:
@@ -308,7 +308,7 @@ def chronos(q: Array, k: Array, v: Array, *, mask: Any = None, bias: Any = None)
 
 
 def uni2ts(q: Array, k: Array, v: Array, *, mask: Any = None, bias: Any = None, scale: Any = None) -> Array:
-    """Uni2TS' native_scaled_dot_product_attention, of queries (B, G, H, S, D) and keys that are repeated in groups."""
+    """Uni2TS' native_scaled_dot_product_attention, on queries (B, G, H, S, D) and keys that are repeated in groups."""
     if mask is not None and bias is not None:
         raise NotImplementedError("mask and bias together")
     name = "native_scaled_dot_product_attention"
@@ -329,7 +329,7 @@ def tabicl(q: Array, k: Array, v: Array, *, mask: Any = None, bias: Any = None) 
     _equal_heads(q, k)
     if mask is not None and bias is not None:
         raise NotImplementedError("mask and bias together")
-    # flash-attention 3 is not there
+    # flash-attention 3 is not installed
     found = _taken(
         "tabicl", "tabicl/_model/attention.py", "sdpa_with_flattened_batch", "_use_flash_attn3",
         HAS_FLASH_ATTN3="typing:TYPE_CHECKING",
@@ -362,7 +362,7 @@ class _FastMath:
     """Trax' fastmath on JAX."""
 
     class Backend:
-        """Its backends."""
+        """Backends of fastmath."""
 
         JAX = "jax"
 
@@ -376,7 +376,7 @@ class _FastMath:
 
 
 def trax(q: Array, k: Array, v: Array, *, mask: Any = None, is_causal: bool = False) -> Array:
-    """What Trax' DotProductAttention and DotProductCausalAttention compute of heads as samples."""
+    """Trax' DotProductAttention and DotProductCausalAttention, with heads as samples."""
     _equal_heads(q, k)
     _not_empty(q, k, v)
     if mask is not None and is_causal:
@@ -473,7 +473,7 @@ def litert(
 def fms_sinks(
     q: Array, k: Array, v: Array, *, mask: Any = None, bias: Any = None, scale: Any = None, sinks: Any = None
 ) -> Array:
-    """The operator of sinks of Foundation Model Stack."""
+    """Foundation Model Stack's operator with sinks."""
     if sinks is None or (mask is not None and bias is not None):
         raise NotImplementedError("sinks are part of the operator, and there is one mask")
     name = "_math_attention_with_sinks_op"
@@ -486,7 +486,7 @@ def fms_sinks(
 
 
 def _rows(x_q: Array, y: Array, mask: Any, is_causal: bool, kv_lengths: Any) -> Array | None:
-    """Which keys a row may attend to, one mask (B, Sq, Sk) for all heads; None for all."""
+    """Keys that a row may attend to, as one mask (B, Sq, Sk) for all heads; None for all keys."""
     if mask is None and not is_causal and kv_lengths is None:
         return None
     shape = (x_q.shape[0], x_q.shape[1], y.shape[1])
@@ -622,7 +622,7 @@ def d3rlpy(
     x_q: Array, w_q: Array, w_k: Array, w_v: Array, *, heads: int, w_o: Any = None, b_q: Any = None, b_k: Any = None,
     b_v: Any = None, b_o: Any = None, kv_lengths: Any = None,
 ) -> Array:  # fmt: skip
-    """The CausalSelfAttention of d3rlpy's transformers, with 1 where its attention mask is of padding."""
+    """The CausalSelfAttention of d3rlpy's transformers, with 1 at padding in its attention mask."""
     _square(x_q, w_q, w_k, w_v, w_o)
     found = _taken("d3rlpy", "d3rlpy/models/torch/transformers.py", "CausalSelfAttention", "create_attention_mask")
     layer = found.CausalSelfAttention(x_q.shape[2], heads, x_q.shape[1], 0.0, 0.0).eval()
@@ -637,7 +637,7 @@ def coqui(
     b_k: Any = None, b_v: Any = None, b_o: Any = None, mask: Any = None, is_causal: bool = False,
     kv_lengths: Any = None,
 ) -> Array:  # fmt: skip
-    """The RelativePositionMultiHeadAttention of Coqui TTS without relative positions, of channels first."""
+    """The RelativePositionMultiHeadAttention of Coqui TTS without relative positions, with channels first."""
     _square(x_q, w_q, w_k, w_v, w_o)
     y, torch = x_q if x_kv is None else x_kv, importlib.import_module("torch")
     name = "RelativePositionMultiHeadAttention"
@@ -657,7 +657,7 @@ def coqui(
 def alphafold2(
     x_q: Array, w_q: Array, w_k: Array, w_v: Array, *, heads: int, x_kv: Any = None, w_o: Any = None, b_o: Any = None,
 ) -> Array:  # fmt: skip
-    """The Attention of alphafold2-pytorch with its gates as they begin."""
+    """The Attention of alphafold2-pytorch with its initial gates."""
     _square(x_q, w_q, w_k, w_v, w_o)
     path, width = "alphafold2_pytorch/alphafold2.py", x_q.shape[2]
     names = ("Attention", "exists", "default", "init_zero_")

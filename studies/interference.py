@@ -1,9 +1,8 @@
 """Interference: batches alone, after a process that is stopped, and after one that waits.
 
 A batch of a cell follows either one of its own, or one of another library's cell whose process is then stopped, or one
-whose process is left to wait as it likes.  The three follow each other in random order, in the same process and on the
-same core, so that nothing but what came before differs.  How idle the others were is the CPU time that they took
-meanwhile.
+whose process is left waiting.  The three follow each other in random order, in the same process and on the same core,
+so that only the batch before differs.  The CPU time that the other processes took meanwhile shows how idle they were.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Features = Callable[[Implementation], frozenset[str]]
 
 
 def _none(implementation: Implementation) -> frozenset[str]:
-    """Enough for workloads without keywords."""
+    """No keywords, enough for workloads without any."""
     return frozenset()
 
 
@@ -107,7 +106,7 @@ class Experiment:
 
 
 def ratio(cell: Measured, way: str) -> statistics.Interval:
-    """Batches in a way ÷ batches alone, of a cell of the figures."""
+    """Batches in a way ÷ batches alone, for a cell."""
     return statistics.paired(*([[seconds] for seconds in cell[each]] for each in (ALONE, way)))
 
 

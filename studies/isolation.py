@@ -1,11 +1,11 @@
-"""Isolation: what it costs a small case that implementations run in a worker.
+"""Isolation: the cost, for a small case, of running implementations in a worker.
 
 The same call is made in a worker and in this process, in turns; *worker* is the difference of the medians: sending
-the inputs and the results, and waking the other process.  *watching* is what looking at the process's state, at
-printing and at warnings takes around a call that does nothing.  *isolation* is the sum.
+the inputs and the results, and waking the other process.  *watching* is the time to check the process's state, printing
+and warnings around a call that does nothing.  *isolation* is the sum.
 
-On a machine that does other things a process that is woken waits for a core; *computed* is the processor time of both
-processes that isolation takes, in which no waiting is.
+On a busy machine a process that is woken waits for a core; *computed* is the processor time of both processes for
+isolation, which contains no waiting.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from attention_conformance.impls.process.state import Watch
 from attention_conformance.impls.select import select
 from studies.common import Measured, Study, markdown
 
-#: Calls of each kind, and those before them that are not counted: frameworks compile at the first, and settle.
+#: Calls of each kind, and uncounted calls before them: frameworks compile at the first, and settle.
 CALLS, FIRST = 500, 50
 
 #: A small case: the shapes of "plain".
@@ -79,7 +79,7 @@ def _costs(implementation: Implementation) -> tuple[float, ...]:
 
 
 def _medians(*kinds: Callable[[], object]) -> list[float]:
-    """The median seconds of each, called in turns, so that a slow moment of the machine is one of all."""
+    """The median seconds of each, called in turns, so that a slow moment of the machine affects all."""
     seconds: list[list[float]] = [[] for _ in kinds]
     for number in range(FIRST + CALLS):
         for kind, call in enumerate(kinds):
@@ -91,7 +91,7 @@ def _medians(*kinds: Callable[[], object]) -> list[float]:
 
 
 def _mean(call: Callable[[], object], clock: Callable[[], float]) -> float:
-    """The mean of a call by a clock that is too slow to be read around each."""
+    """The mean of a call by a clock that is too slow to be read around each call."""
     started = clock()
     for _ in range(CALLS):
         call()

@@ -1,7 +1,7 @@
 """Attention of libraries that are not built in, called as their users call them, and mechanisms written after sources.
 
-Each function takes NumPy arrays in the shapes of the contract and only the keywords that the library has, as somebody
-who tries the suite on a library would write it.  Libraries are imported when their function is called.
+Each function takes NumPy arrays in the shapes of the contract and only the keywords that the library has, as a user who
+tries the suite on a library would write it.  Libraries are imported when their function is called.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def x_transformers_clamped(q: Array, k: Array, v: Array) -> Array:
 
 
 def x_transformers_scaled(q: Array, k: Array, v: Array) -> Array:
-    """x_transformers.Attend(scale=10), as its layer makes it for normalised queries and keys."""
+    """x_transformers.Attend(scale=10), as its layer sets it for normalised queries and keys."""
     _equal_heads(q, k)
     return _x_transformers(q, k, v, None, None, False, scale=10)
 
@@ -230,7 +230,7 @@ def ring_attention(
 
 
 class _Module:
-    """Attributes that transformers' functions ask of a layer."""
+    """Attributes that transformers' functions need from a layer."""
 
     training, is_causal = False, False
 
@@ -239,7 +239,7 @@ class _Module:
 
 
 def _additive(mask: Any, bias: Any, q: Array, k: Array) -> Any:
-    """Mask and bias as transformers' models hand them on: the smallest number where a key is masked."""
+    """Mask and bias as transformers' models pass them on: the smallest number where a key is masked."""
     if mask is None and bias is None:
         return None
     added = np.zeros((*q.shape[:3], k.shape[2]), q.dtype) if bias is None else _full(bias, q, k)
@@ -247,7 +247,7 @@ def _additive(mask: Any, bias: Any, q: Array, k: Array) -> Any:
 
 
 def transformers_llama(q: Array, k: Array, v: Array, *, mask: Any = None, bias: Any = None, scale: Any = None) -> Array:
-    """Transformers' eager attention of Llama."""
+    """Transformers' eager attention for Llama."""
     attend = _of("transformers.models.llama.modeling_llama", "eager_attention_forward")
     a, b, c, added = _torch(q, k, v, _additive(mask, bias, q, k))
     scaling = q.shape[3] ** -0.5 if scale is None else scale
@@ -264,7 +264,7 @@ def transformers_sdpa(q: Array, k: Array, v: Array, *, mask: Any = None, is_caus
 
 
 def transformers_gpt_oss(q: Array, k: Array, v: Array, *, mask: Any = None, sinks: Any = None) -> Array:
-    """Transformers' eager attention of GPT-OSS."""
+    """Transformers' eager attention for GPT-OSS."""
     if sinks is None:
         raise NotImplementedError("sinks are part of the model")
     attend = _of("transformers.models.gpt_oss.modeling_gpt_oss", "eager_attention_forward")
@@ -363,7 +363,7 @@ def deberta_scale(q: Array, k: Array, v: Array) -> Array:
 
 
 def gemma_scale(q: Array, k: Array, v: Array) -> Array:
-    """Gemma 2: query_pre_attn_scalar = 256 whatever the head width."""
+    """Gemma 2: query_pre_attn_scalar = 256 for any head width."""
     return _softmax(_scores(q, k, 256**-0.5)) @ v
 
 
@@ -437,7 +437,7 @@ def modulo_heads(q: Array, k: Array, v: Array) -> Array:
 
 
 def clamped_head(q: Array, k: Array, v: Array) -> Array:
-    """A head index past the last key head stays at it."""
+    """A head index past the last key head is clamped to it."""
     heads = np.minimum(np.arange(q.shape[1]), k.shape[1] - 1)
     return _softmax(_scores(q, k[:, heads])) @ v[:, heads]
 
@@ -450,7 +450,7 @@ def no_self(q: Array, k: Array, v: Array) -> Array:
 
 
 def bias_lost_with_causal(q: Array, k: Array, v: Array, *, bias: Any = None, is_causal: bool = False) -> Array:
-    """A fused path for causal that has no bias."""
+    """A fused causal path without a bias."""
     s = _scores(q, k)
     if is_causal:
         below = np.arange(k.shape[2]) <= np.arange(q.shape[2])[:, None]
@@ -464,7 +464,7 @@ def bias_lost_with_causal(q: Array, k: Array, v: Array, *, bias: Any = None, is_
 
 
 def last_row_open(q: Array, k: Array, v: Array, *, is_causal: bool = False) -> Array:
-    """A prompt's last row goes through the path of decoding, without causal."""
+    """The last row of a prompt takes the decoding path, without causal."""
     s = _scores(q, k)
     if is_causal:
         rows = np.arange(q.shape[2])[:, None]

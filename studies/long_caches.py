@@ -1,4 +1,4 @@
-"""Long caches: how long a check of one query over up to 2²⁰ keys in pages takes, and how much memory.
+"""Long caches: time and memory of a check of one query over up to 2²⁰ keys in pages.
 
 Every length is checked in a process of its own, whose memory begins with the arrays of the call.
 """
@@ -29,7 +29,7 @@ GIB = 2**30
 
 
 def decoding(keys: int) -> tuple[np.ndarray, ...]:
-    """Output, q, caches, boundaries, table and lengths of one query over so many keys, pages in no order."""
+    """Output, q, caches, boundaries, table and lengths of one query over ``keys`` keys, in shuffled pages."""
     rng = np.random.default_rng(keys)
     pages = -(-keys // PAGE)
     table = rng.permutation(pages).astype(np.int32)[None]
@@ -43,7 +43,7 @@ def decoding(keys: int) -> tuple[np.ndarray, ...]:
 
 
 def checked(keys: int) -> dict[str, float]:
-    """Seconds of the check, bytes of the arrays and the most that the process held, and the share of the bound."""
+    """Seconds of the check, bytes of the arrays, the most bytes of the process, and the share of the bound."""
     arrays = decoding(keys)
     started = time.perf_counter()
     share = assert_paged_close(*arrays, is_causal=True).share

@@ -1,7 +1,7 @@
-"""Main job: how long all built-in implementations take to judge and to time, with empty and then with full caches.
+"""Main job: time to judge and to time all built-in implementations, with empty and then with full caches.
 
-``attention-conformance suite`` runs twice.  What XLA, Inductor and the exporter make is kept between the two, in a
-folder of their own; nothing of the user's is used.
+``attention-conformance suite`` runs twice.  The output of XLA, Inductor and the exporter is kept between the two, in a
+folder of its own; the user's caches are not used.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 
 from studies.common import ROOT, Measured, Study, Unfit, markdown, sentence
 
-#: Variables that name a cache elsewhere.
+#: Variables that name another place for a cache.
 CACHES = ("ATTENTION_CONFORMANCE_CACHE", "TORCHINDUCTOR_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR")
 
-#: A stage of the job as it is printed at its end, and an implementation's row of what judging took.
+#: A stage of the job as printed at its end, and an implementation's row with the time of judging.
 _STAGE = re.compile(r"^(check|bench|report|all) +(\d+) s, +(\d+) s of processor time(.*)$", re.MULTILINE)
 _SPENT = re.compile(r"^([a-z][\w-]+) +(\d+) +[\d.e+-]+ +([\d.]+) +[\d.]+$", re.MULTILINE)
 
-#: Who has a case's time, by the names of implementations; the first that is found.
+#: Kinds of implementations that cases spend time in, by patterns of names; the first match counts.
 KINDS = {
     "XLA, which compiles every form: `jax-*`": r"jax-",
     "Dynamo and Inductor, which trace and compile: flex attention, `torch-compile*`": r"torch-.*(flex|compile)",
@@ -52,9 +52,9 @@ def run(folder: Path, name: str, more: list[str]) -> dict[str, Any]:
 
 
 def read(text: str) -> dict[str, Any]:
-    """Seconds, and seconds of the processor, of each stage; results, and seconds of the processor, of each kind.
+    """Seconds and processor seconds of each stage; results and processor seconds of each kind.
 
-    Raises Unfit for a stage that failed, and where one is not told.
+    Raises Unfit for a stage that failed, and for one that is not printed.
     """
     stages = {name: [int(seconds), int(processor)] for name, seconds, processor, _ in _STAGE.findall(text)}
     failed = [f"{name}{rest}" for name, _, _, rest in _STAGE.findall(text) if rest]
@@ -70,7 +70,7 @@ def read(text: str) -> dict[str, Any]:
 
 
 def table(found: Measured) -> str:
-    """Markdown: minutes of each stage, and whose processor time judging is."""
+    """Markdown: minutes of each stage, and the processor time of judging by kind."""
     runs: Mapping[str, Any] = found["runs"]
     stages = [
         [name, *(each for run in runs.values() for each in map(_minutes, run["stages"][name]))]

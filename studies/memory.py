@@ -1,4 +1,4 @@
-"""Memory of a call, by implementation and length, and the same as its library says it of itself."""
+"""Memory of a call, by implementation and length, and as its library itself reports it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from attention_conformance.impls.process.threads import usable_cores
 from attention_conformance.impls.select import builtin
 from studies.common import Measured, Study, markdown, sentence
 
-#: What is called, at which lengths.
+#: Workloads that are called, and their lengths.
 FAMILY, LENGTHS = "prefill-b1h8d64s*", (512, 1024, 2048, 4096)
 
-#: The implementations that are asked what they take themselves, and at which length.
+#: The implementations whose libraries report their own memory, and the length.
 ASKED = ("numpy-eager", "numpy-tiled", "torch-sdpa-math", "torch-sdpa-flash", "torch-eager", "jax-jit")
 AT = 1024
 
@@ -33,12 +33,12 @@ MIB = 2**20
 
 
 def workload(length: int) -> Workload:
-    """The one with this length."""
+    """The workload with this length."""
     return parse(FAMILY.replace("*", str(length)))
 
 
 def by_tracemalloc(call: Callable[[], Any], _: Implementation) -> int:
-    """The most that Python's allocators gave out during a call; NumPy tells them of its arrays."""
+    """The most bytes that Python's allocators gave out during a call; NumPy reports its arrays to them."""
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -51,7 +51,7 @@ def by_tracemalloc(call: Callable[[], Any], _: Implementation) -> int:
 
 
 def by_profiler(call: Callable[[], Any], _: Implementation) -> int:
-    """The highest running sum of what torch's profiler saw allocated and freed."""
+    """The highest running sum of the bytes that torch's profiler saw allocated and freed."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
@@ -78,7 +78,7 @@ def by_plan(_: Callable[[], Any], implementation: Implementation) -> int:
     return int(plan.temp_size_in_bytes + plan.output_size_in_bytes)
 
 
-#: What each library says of itself, and how it is asked.
+#: The report of each library on itself, and the function that reads it.
 THERE: Mapping[Framework, tuple[str, Callable[[Callable[[], Any], Implementation], int]]] = {
     Framework.NUMPY: ("`tracemalloc`", by_tracemalloc),
     Framework.TORCH: ("`torch.profiler`, running sum", by_profiler),
@@ -87,14 +87,14 @@ THERE: Mapping[Framework, tuple[str, Callable[[Callable[[], Any], Implementation
 
 
 def told(implementation: Implementation) -> int:
-    """Bytes of a second call, as its library says.  In a worker."""
+    """Bytes of a second call, as its library reports them.  In a worker."""
     call = peak.call_of(implementation, workload(AT), "cpu", "float32")
     call()
     return THERE[implementation.framework][1](call, implementation)
 
 
 def compared(names: Iterable[str], lengths: Iterable[int]) -> dict[str, Any]:
-    """Bytes by implementation and length, by this bench; at one length also as libraries say it."""
+    """Bytes by implementation and length, by this bench; at one length also as libraries report them."""
     lengths = tuple(lengths)
     gauge = peak.Gauge()
     held = {}
@@ -111,7 +111,7 @@ def compared(names: Iterable[str], lengths: Iterable[int]) -> dict[str, Any]:
 
 
 def grown(found: Mapping[str, Any]) -> list[fits.Memory]:
-    """Growth of the memory of each, the slowest first."""
+    """Growth of the memory of each implementation, the least bytes first."""
     cell = {"device": "cpu", "dtype": "float32", "family": FAMILY}
     records = [
         {"implementation": name, "S": s, "B": 1, "H": 8, "memory_bytes": size, **cell}
@@ -122,7 +122,7 @@ def grown(found: Mapping[str, Any]) -> list[fits.Memory]:
 
 
 def lengths_table(found: Measured) -> str:
-    """Markdown: MiB by length, the exponent with its interval, and the word."""
+    """Markdown: MiB by length, the exponent with its interval, and the growth in a word."""
     rows = []
     for one in grown(found):
         sizes = [f"{size / MIB:.1f}" for size in found["held"][one.implementation]]

@@ -1,11 +1,11 @@
-"""Neighbours: results per second of this suite beside those of ONNX's node tests and of array-api-tests.
+"""Neighbours: results per second of this suite, of ONNX's node tests and of array-api-tests.
 
-All are run by pytest in one process each, in turn, so many times each, and every one judges a library that is
-installed.  A result is what pytest counts: of this suite one case, of ONNX's node tests one model with its stored
-output, of array-api-tests one function on many random examples.
+All are run by pytest in one process each, in turn, ``--runs`` times each, and every one judges an installed library.  A
+result is what pytest counts: one case of this suite, one model with its stored output in ONNX's node tests, one
+function on many random examples in array-api-tests.
 
-array-api-tests is no package: ``--array-api-tests FOLDER`` names a checkout with its submodule, whose requirements are
-installed; it is left out without one.
+array-api-tests is no package: ``--array-api-tests FOLDER`` names a checkout with its submodule and with its
+requirements installed; without it that suite is left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 from studies.common import ROOT, Measured, Study, Unfit, markdown, resources_used, sentence
 
-#: Tests of the operator Attention that ONNX has, on ONNX Runtime.  Those of LinearAttention are another operator's.
+#: ONNX's tests of the operator Attention, on ONNX Runtime.  Tests of LinearAttention are of another operator.
 NODE_TESTS = """
 import onnx.backend.test
 import onnxruntime.backend
@@ -37,13 +37,13 @@ globals().update({"OnnxBackendNodeModelTest": tests.test_cases["OnnxBackendNodeM
 
 LIBRARIES = ("numpy", "onnx", "onnxruntime", "pytest")
 
-#: How pytest ends if everything passed, and if a test failed.
+#: Exit codes of pytest if everything passed, and if a test failed.
 ENDED = (0, 1)
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A suite: what it judges, the words after ``pytest``, where it is run and with which variables."""
+    """A suite: what it judges, the words after ``pytest``, its folder and its variables."""
 
     name: str
     judges: str
@@ -73,7 +73,7 @@ def neighbours(work: Path, array_api_tests: Path | None) -> list[Neighbour]:
 
 
 def counted(report: Path) -> dict[str, int]:
-    """Numbers of tests of a JUnit report that passed, failed, and were skipped or expected to fail."""
+    """Numbers of tests in a JUnit report that passed, failed, were skipped, and were expected to fail."""
     kinds = {"failure": "failed", "error": "failed", "skipped": "skipped"}
     found: Counter[str] = Counter()
     for test in ET.parse(report).getroot().iter("testcase"):  # noqa: S314  (pytest's own, just written)
@@ -84,7 +84,7 @@ def counted(report: Path) -> dict[str, int]:
 
 
 def measure(runs: int, array_api_tests: Path | None) -> dict[str, Any]:
-    """Every suite so many times, in turn."""
+    """Every suite ``runs`` times, in turn."""
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         suites = neighbours(work, array_api_tests.resolve() if array_api_tests else None)
@@ -104,7 +104,7 @@ def measure(runs: int, array_api_tests: Path | None) -> dict[str, Any]:
 
 
 def commit(folder: Path) -> str:
-    """The commit of a checkout, ten digits."""
+    """The first ten digits of the commit of a checkout."""
     words = ["git", "-C", str(folder), "rev-parse", "HEAD"]
     told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
     if not re.fullmatch("[0-9a-f]{40}", told):
@@ -113,7 +113,7 @@ def commit(folder: Path) -> str:
 
 
 def executed(results: Mapping[str, int]) -> int:
-    """Results that something was called for: all but the skipped ones."""
+    """Number of results that called something: all except the skipped ones."""
     return sum(count for outcome, count in results.items() if outcome != "skipped")
 
 

@@ -1,4 +1,4 @@
-"""Offsets beyond 32 bits of the kernels of Triton that packages ship, interpreted: impls/KERNELS.md."""
+"""Offsets beyond 32 bits in the Triton kernels of packages, interpreted: impls/KERNELS.md."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from attention_conformance.conformance.run.offsets import NAME
 from studies.common import Measured, Study, Unfit, markdown, sentence
 from studies.device_kernels import KERNELS, Kernel, installed
 
-#: An array and its axis, as results name them.
+#: Pattern of an array and its axis in the reason of a result.
 PLACE = re.compile(r"\b(\w+) axis (\d)")
 
 
 def judged(kernel: Kernel, folder: Path) -> dict[str, Any] | None:
-    """Outcome and reason of a kernel that is asked; None of another operator."""
+    """Outcome and reason for a kernel; None for another operator."""
     file = folder / "result.jsonl"
     command = [sys.executable, "-m", "attention_conformance", "check", kernel.implementation, "--dtype", "float32"]
     command += ["-k", "test_offsets", "--conformance-json", str(file)]
@@ -34,7 +34,7 @@ def judged(kernel: Kernel, folder: Path) -> dict[str, Any] | None:
 
 
 def measure() -> dict[str, Any]:
-    """All kernels of Triton whose package is here.  Raises Unfit where there is none."""
+    """All kernels of Triton whose package is installed.  Raises Unfit where there is none."""
     found: dict[str, Any] = {}
     for kernel in (each for each in KERNELS if each.framework == "triton"):
         with tempfile.TemporaryDirectory() as temporary:

@@ -1,4 +1,4 @@
-"""Overhead of the timing: what ``bench.analysis.overhead`` measures in every run of the bench, here with more pairs."""
+"""Overhead of the timing: the measurement of ``bench.analysis.overhead`` in every run, here with more pairs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from studies.common import Measured, Study, markdown, ratio_with_interval, sente
 
 
 def measure(pairs: int, runs: int) -> dict[str, Any]:
-    """So many runs one after the other."""
+    """Overheads of ``runs`` runs, one after the other."""
     found = [overhead.run(pairs=pairs) for _ in range(runs)]
     return {"runs": found, "versions": {"numpy": np.__version__}, "threads": 1}
 

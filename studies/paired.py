@@ -1,4 +1,4 @@
-"""Paired comparison: how often it is wrong, of the same against itself and with an injected slowdown.
+"""Paired comparison: how often it is wrong, with the same code on both sides and with an injected slowdown.
 
 The medians of all rounds are kept, and the rules can be applied to them again (``--of``), so the figures of the page
 come from raw ratios and not from a run of the present rule.
@@ -18,10 +18,10 @@ from attention_conformance.bench.paired.revisions import RevisionError, ready
 from attention_conformance.bench.workloads.workload import parse
 from studies.common import Measured, Study, markdown
 
-#: Injected slowdowns: none, and what has to be found in 80 % and in 95 % of comparisons.
+#: Injected slowdowns: none, and two that must be found in 80 % and in 95 % of comparisons.
 SLOWDOWNS = (0.0, 0.05, 0.10)
 
-#: What is compared with itself: libraries with and without thread pools of their own, 1 to 10 ms a call.
+#: Cells that are compared with themselves: libraries with and without their own thread pools, 1 to 10 ms a call.
 CELLS = (
     ("numpy-eager", "prefill-b1h8d64s256"),
     ("numpy-tiled", "prefill-b1h8d64s512-causal"),
@@ -31,15 +31,15 @@ CELLS = (
 
 
 def tasks_of(number: int) -> list[Task]:
-    """The comparisons of one repetition: of every cell without a slowdown, and with each of the others in turn."""
+    """The comparisons of one repetition: every cell without a slowdown, and with one of the others, in turn."""
     slowdowns = (0.0, SLOWDOWNS[1 + number % (len(SLOWDOWNS) - 1)])
     return [Task(name, "cpu", "float32", parse(w), slowdown) for name, w in CELLS for slowdown in slowdowns]
 
 
 def measure(rounds: int, plan: Plan | None = None) -> dict[str, Any]:
-    """Compare the working tree with itself; gives the medians of every pair of rounds.
+    """Compare the working tree with itself; returns the medians of every pair of rounds.
 
-    Raises RevisionError for a comparison that is not timed: skipped, it would not count against the rule.
+    Raises RevisionError for a comparison that is not timed: if skipped, it would not count against the rule.
     """
     found: list[dict[str, Any]] = []
     started = time.perf_counter()
@@ -69,7 +69,7 @@ def _record(one: Result, seconds: float) -> dict[str, Any]:
 
 
 def _medians(pairs: ProcessRuns) -> list[list[float]]:
-    """Milliseconds with four digits: half a thousandth, where a change of fifty is looked for."""
+    """Milliseconds with four digits: exact to half a thousandth, where changes of fifty thousandths are searched."""
     return [[float(f"{np.median(batch) * 1e3:.4g}") for batch in rounds] for rounds in pairs]
 
 
@@ -86,7 +86,7 @@ def rates(ratios: Sequence[Interval], least: float = LEAST, margin: float = MARG
 
 
 def table(evidence: Measured) -> str:
-    """The figures as Markdown: of all comparisons, and of each implementation's."""
+    """The figures as Markdown: for all comparisons, and for each implementation's."""
     found = [
         (one["slowdown"], one["implementation"], (ratio(one), len(one["base_ms"]))) for one in evidence["comparisons"]
     ]

@@ -1,7 +1,7 @@
-"""Rings at scale: 2²⁰ tokens over eight ranks judged by sampled exact rows, and the cost of a ring beside a model.
+"""Rings at scale: 2²⁰ tokens over eight ranks judged by sampled exact rows, and the cost of a ring next to a model.
 
-Every rank is a process that makes its own shards from a seed, so that no process but the judge has all keys.  The ring
-is PyTorch's template with the flash kernel of the CPU, its keys going from rank to rank (impls/torch/rings.py).
+Every rank is a process that makes its own shards from a seed, so that only the judge has all keys.  The ring is
+PyTorch's template with the flash kernel of the CPU; keys go from rank to rank (impls/torch/rings.py).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from studies.common import Measured, Study, markdown, peak_bytes, sentence
 #: The call that is judged: keys over all ranks, queries (a part of a prefill; each attends to every key), ranks.
 TOKENS, QUERIES, RANKS = 2**20, 2**14, 8
 
-#: The calls that are timed: rows and keys, heads, and over how many ranks.
+#: The calls that are timed: rows and keys, heads, and numbers of ranks.
 TIMED, HEADS, OVER = 6144, 2, (1, 2, 3, 4, 8)
 
-#: Width of a head, bytes of a number, calls of which the median is told, and seconds that a rank may take.
+#: Width of a head, bytes of a number, calls that a median is taken over, and seconds that a rank may take.
 WIDTH, FLOAT, REPEATS, LIMIT = 64, 4, 3, 1800.0
 
-#: Times a key that a query is: its score is then about 20, and others scatter by 2.5 around 0.
+#: Factor from a key to a query: its score is then about 20, and others scatter by 2.5 around 0.
 POINTING = 2.5
 
 GIB, MIB = 2**30, 2**20
@@ -48,17 +48,17 @@ class Cost:
     Parameters
     ----------
     queries, keys
-        Over all ranks.
+        Numbers over all ranks.
     heads, key_heads, width, size
         Query heads, key heads, D, and bytes of a number.
     ranks
-        How many there are.
+        Number of ranks.
     rate
         Floating-point operations per second of a rank.
     bandwidth, latency
-        Bytes per second that a rank sends to the next one while it receives as many, and seconds before the first.
+        Bytes per second that a rank sends to the next one while it receives as many, and seconds before the first byte.
     causal
-        Halves what is computed, as with shards in zigzag.
+        Whether computing is halved, as with shards in zigzag.
     """
 
     queries: int
@@ -80,7 +80,7 @@ class Cost:
 
     @property
     def moved(self) -> float:
-        """Bytes that a rank sends in a call; in the backward pass k and v go round again, with their gradients."""
+        """Bytes that a rank sends in a call; in the backward pass k and v rotate again, with their gradients."""
         return (self.ranks - 1) * self.sent
 
     @property
@@ -91,7 +91,7 @@ class Cost:
 
     @property
     def sending(self) -> float:
-        """Seconds in which a step's keys and values arrive."""
+        """Seconds until a step's keys and values have arrived."""
         return self.latency + self.sent / self.bandwidth
 
     @property
@@ -101,12 +101,12 @@ class Cost:
 
     @property
     def overlapped(self) -> float:
-        """Seconds of a call that sends a block while it computes with the one before."""
+        """Seconds of a call that sends a block while it computes with the previous one."""
         return self.computing + (self.ranks - 1) * max(self.computing, self.sending)
 
     @property
     def held(self) -> float:
-        """Bytes of a rank's arrays: q and the output, its keys and values, and those that arrive."""
+        """Bytes of a rank's arrays: q and the output, its keys and values, and the arriving ones."""
         rows = 2 * self.heads * self.queries + 4 * self.key_heads * self.keys
         return rows / self.ranks * self.width * self.size
 
@@ -117,8 +117,8 @@ class Cost:
 def shards(rank: int, ranks: int, queries: int, keys: int, heads: int) -> tuple[np.ndarray, ...]:
     """q, k and v of a rank, float32 (1, H, length / ranks, D), from its number.
 
-    Its rows point at keys of all ranks in turn, so that a row depends on a block that one key of it decides: of plain
-    random numbers the mean over 2²⁰ values hardly changes with a block less.
+    Its rows point at keys of all ranks in turn, so that one key of a block decides a row: with plain random numbers,
+    the mean over 2²⁰ values hardly changes without a block.
     """
     k, v = _drawn(rank, ranks, keys, heads)
     q = np.empty((1, heads, queries // ranks, WIDTH), np.float32)
@@ -136,7 +136,7 @@ def _drawn(rank: int, ranks: int, keys: int, heads: int) -> np.ndarray:
 
 
 def of_rank(rank: int, ranks: int, meeting: str, queries: int, keys: int, heads: int, repeats: int) -> dict[str, Any]:
-    """The output of a rank's rows, seconds of calls, of one block's kernel and of one rotation, and its most memory."""
+    """The output of a rank's rows, seconds of calls, of one block's kernel and of one rotation, and its peak memory."""
     import torch
     import torch.distributed as dist
     from torch.nn.functional import scaled_dot_product_attention
@@ -166,7 +166,7 @@ def of_rank(rank: int, ranks: int, meeting: str, queries: int, keys: int, heads:
 
 
 def over(ranks: int, queries: int, keys: int, heads: int, repeats: int) -> list[dict[str, Any]]:
-    """Findings of every rank, each in a process with its share of the cores."""
+    """Results of every rank, each in a process with its share of the cores."""
     cores = max(1, threads.usable_cores() // ranks)
     environment = {**threads.environment(cores), **ENGINES[Framework.TORCH].environment(ranks)}
     with ExitStack() as stack:
@@ -185,7 +185,7 @@ def over(ranks: int, queries: int, keys: int, heads: int, repeats: int) -> list[
 
 
 def share(outputs: Sequence[np.ndarray], ranks: int, queries: int, keys: int, heads: int) -> float:
-    """The worst share of the error bound in the rows that are sampled, of the outputs of all ranks.
+    """The worst share of the error bound in sampled rows of the outputs of all ranks.
 
     Raises NotClose for a row that is wrong.
     """
@@ -236,12 +236,12 @@ def judged(found: Measured) -> str:
 
 
 def costs(found: Measured) -> str:
-    """Markdown: what was measured beside the model."""
+    """Markdown: the measurements next to the model."""
     rows = []
     for count, one in found["times"].items():
         ranks, length = int(count), found["timed"]
         call = Cost(length, length, HEADS, HEADS, WIDTH, FLOAT, ranks, 1, 1, 0)
-        # The kernel and the exchange as measured give rate and bandwidth; the model is of the call that they make up.
+        # The measured kernel and exchange give rate and bandwidth; the model is of the call that consists of them.
         cost = replace(call, rate=call.computing / one["blocks"], bandwidth=call.sent / (one["turns"] or 1))
         shown = f"{cost.sent / MIB:.2f}" if ranks > 1 else "–"
         turns = f"{1000 * one['turns']:.1f}" if ranks > 1 else "–"
@@ -259,7 +259,7 @@ PAPER = Cost(2**20, 2**20, 32, 8, 128, 2, 64, 400e12, 50e9, 10e-6, causal=True)
 
 
 def paper(found: Measured) -> str:
-    """Markdown: the model from 64 ranks on, by assumptions."""
+    """Markdown: the model from 64 ranks on, under assumptions."""
     rows = []
     for ranks in (64, 128, 256, 512, 1024):
         cost = replace(PAPER, ranks=ranks)

@@ -1,7 +1,7 @@
-"""Speed of the reports: how long they take to make of large runs, and their pages to open and to use.
+"""Speed of the reports: time to make them from large runs, and to open and use their pages.
 
-The runs are those of reports.tests.large and the published one; the commands are those of the pages that have the
-tables.  Nothing else should run on the machine.
+The runs are those of reports.tests.large and the published one; the commands are those of the pages with the tables.
+Nothing else should run on the machine.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from attention_conformance.reports.tests import large
 from attention_conformance.reports.tests.browsers import Opened, launched
 from studies.common import Measured, Study, markdown, measured, resources_used, sentence
 
-#: What the versions of are kept with the numbers, as they decide.
+#: Libraries whose versions are kept with the numbers, as they decide.
 LIBRARIES = ("pandas", "numpy", "jinja2", "vl-convert-python")
 
 _NEW = ("new/bench.json", "new/conformance.jsonl")
 _OF_PUBLISHED = tuple(map(str, publish.published_files()))
 _NO_PAGE = tuple(word for name in ("markdown", "csv", "json", "badges") for word in ("--format", name))
 
-#: Arguments of ``attention-conformance`` and its exit status, by what is made of what.
+#: Arguments of ``attention-conformance`` and its exit status, by a description.
 COMMANDS: Mapping[str, tuple[tuple[str, ...], int]] = {
     "the large run as Markdown, CSV, JSON and badges": (("report", *_NEW, "-o", "out", *_NO_PAGE), 0),
     "the large run as a page": (("report", *_NEW, "-o", "large", "--format", "html"), 0),
@@ -44,7 +44,7 @@ COMMANDS: Mapping[str, tuple[tuple[str, ...], int]] = {
     "the published run as a page": (("report", *_OF_PUBLISHED, "-o", "published", "--format", "html"), 0),
 }
 
-#: The pages that are opened, by what they are of, and a heading to sort by where there is a long table.
+#: The pages that are opened, by their run, and a heading to sort by where there is a long table.
 PAGES: Mapping[str, tuple[str, str]] = {
     "the published run": ("published/report.html", "#bench thead button"),
     "the large run": ("large/report.html", "#bench thead button"),
@@ -52,17 +52,17 @@ PAGES: Mapping[str, tuple[str, str]] = {
     "`history` of 1,000 runs": ("trends/history.html", ""),
 }
 
-#: Milliseconds until the element that is clicked has done what it does, and the page is laid out again.
+#: Milliseconds until the clicked element has finished, and the page is laid out again.
 _SORTED = """head => { const began = performance.now(); head.click(); document.body.offsetHeight;
   return performance.now() - began; }"""
 
-#: Milliseconds until the details of the first clause of the matrix are shown, the data being unpacked by then or not.
+#: Milliseconds until the details of the first clause of the matrix are shown, whether data were unpacked before or not.
 _DETAILS = """() => new Promise(done => {
   const began = performance.now(), shown = () => document.querySelector("#details-body *");
   const look = () => shown() ? done(performance.now() - began) : requestAnimationFrame(look);
   document.querySelector("[id^=matrix-] tbody td a").click(); look(); })"""
 
-#: Milliseconds from the opening until every plot is drawn; those further down are drawn when there is time.
+#: Milliseconds from the opening until every plot is drawn; plots further down are drawn when there is time.
 _DRAWN = """() => new Promise(done => {
   const all = document.querySelectorAll(".plot").length;
   const look = () => document.querySelectorAll(".plot .drawing svg.marks").length >= all
@@ -87,7 +87,7 @@ def opened(browser: Any, path: Path, heading: str) -> dict[str, float | None]:
         found: dict[str, float | None] = {"drawn": page.evaluate(_DRAWN), "loaded": page.evaluate(_LOADED)}
     if not heading:
         return found | {"sorted": None, "details": None}
-    with closing(Opened(browser, path.as_uri()).context) as context:  # of a page that nobody has used yet
+    with closing(Opened(browser, path.as_uri()).context) as context:  # of an unused page
         page = context.pages[0]
         found["details"] = page.evaluate(_DETAILS)
         page.evaluate("document.querySelector('#details').close()")
@@ -96,9 +96,9 @@ def opened(browser: Any, path: Path, heading: str) -> dict[str, float | None]:
 
 
 def measure(runs: int, openings: int, folder: Path | None) -> dict[str, Any]:
-    """The commands, each ``runs`` times, and then the pages, each opened so many times; one after the other.
+    """The commands, each ``runs`` times, and then the pages, each opened ``openings`` times; one after the other.
 
-    What they read and write is left in ``folder`` if there is one.
+    Their input and output is left in ``folder`` if there is one.
     """
     versions = {library: metadata.version(library) for library in LIBRARIES}
     with contextlib.nullcontext(folder) if folder else tempfile.TemporaryDirectory() as name:

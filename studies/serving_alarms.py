@@ -1,7 +1,7 @@
-"""False alarms in the forms that serve: random problems that correct variants of each form have to pass.
+"""False alarms in the forms that serve: random problems that correct variants of each form must pass.
 
-``python -m studies serving_alarms --page`` takes most of an hour; ``--seconds`` ends it sooner, it says how far it
-came, and with ``--more`` the next run goes on from there, of one ``--group`` or of all.
+``python -m studies serving_alarms --page`` takes most of an hour; ``--seconds`` ends it sooner, the sentence says how
+far it came, and with ``--more`` the next run continues from there, for one ``--group`` or for all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from attention_conformance.conformance.properties.serving import drawn, of_rng
 from attention_conformance.impls.contract import DTYPES
 from studies.common import Study, Unfit, markdown, measured, sentence
 
-#: The forms whose problems are numbered together, in turn, so that what was measured of one group stays.
+#: The forms whose problems are numbered together, in turn, so that the results of one group stay.
 GROUPS = {
     "packs": ("varlen", "varlen_grad", "paged", "quantised", "merge"),
     "masks": ("blocks", "trees", "latent"),
@@ -28,7 +28,7 @@ GROUPS = {
 
 PROBLEMS = {"packs": 20_000, "masks": 12_000, "gradients of merges": 4_000}
 
-#: Seeds of each group: another seed is other problems.
+#: Seeds of each group: another seed means other problems.
 SEEDS = {"packs": (122,), "masks": (122, 1), "gradients of merges": (122, 2)}
 
 
@@ -61,7 +61,7 @@ def judge(group: str, first: int, last: int, seconds: float) -> dict[str, Any]:
 
 
 def merge_records(before: Mapping[str, Any] | None, run: Mapping[str, Any]) -> dict[str, Any]:
-    """Records of a group with those of one run more behind it; ``runs`` say when, where and of how many."""
+    """Records of a group with one more run added; ``runs`` have the time, place and number of problems of each."""
     counted = ("counts", "shares", "alarms")
     circumstances = {name: value for name, value in run.items() if name not in counted}
     if before is None:
@@ -84,7 +84,7 @@ def merge_records(before: Mapping[str, Any] | None, run: Mapping[str, Any]) -> d
 def measure(
     problems: int | None = None, group: str | None = None, seconds: float = 7200.0, more: bool = False
 ) -> dict[str, Any]:
-    """Judge random problems of a group, or of all; with ``more`` those behind the ones that are kept, which count."""
+    """Judge random problems of a group, or of all; with ``more`` those after the kept ones, which count."""
     groups: dict[str, Any] = dict(STUDY.kept()["groups"]) if more else {}
     end = time.perf_counter() + seconds
     for name in [group] if group else GROUPS:
@@ -104,7 +104,7 @@ def whole(group: str | None = None, more: bool = False, **_: Any) -> None:
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """One row a variant, and one sentence a group."""
+    """One row for each variant, and one sentence for each group."""
     rows, sentences = [], []
     for kept in found["groups"].values():
         for form, counts in kept["counts"].items():

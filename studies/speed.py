@@ -3,8 +3,8 @@
 Each implementation of SPEED.md is compared with the same computation called by hand (studies.by_hand): in one process,
 or in two by turns where that is another library's.  A pair is timed only if both give the same result.
 
-The memory of a process lies well or badly for as long as it lives.  So each pair is measured in PROCESSES fresh ones,
-and the interval of its ratio spans both the interval of the median of all batches and the medians of the processes.
+The memory layout of a process is good or bad for its lifetime.  So each pair is measured in PROCESSES fresh ones, and
+the interval of its ratio spans both the interval of the median of all batches and the medians of the processes.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from attention_conformance.impls.process.pool import Worker
 from attention_conformance.impls.select import builtin
 from studies.common import Measured, Study, Unfit, calls_for, libraries, markdown, median_interval, sentence
 
-#: Fresh processes, and batches in each at least: of six ratios the whole range is a 97 % interval of the median; fewer
-#: have no 95 % interval.
+#: Fresh processes, and fewest batches in each: the whole range of six ratios is a 97 % interval of the median; fewer
+#: ratios have no 95 % interval.
 PROCESSES, LEAST = 3, 2
 
-#: Seconds of a batch: 50 times what it takes to hand over, and less than what an idle machine does now and then.
+#: Seconds of a batch: 50 times the handover, and less than the occasional work of an idle machine.
 BATCH_SECONDS = 0.02
 
-#: Distance of two results, as a share of the length of a row of the output.  Correct ones in float32 differ by up to
-#: 1e-5; those of another scale (√65 for √64) by 3e-3, and those of another mask by more.
+#: Most distance of two equal results, as a share of the length of a row of the output.  Correct results in float32
+#: differ by up to 1e-5; with another scale (√65 for √64) they differ by 3e-3, and with another mask by more.
 CLOSE = 1e-4
 
-#: Seconds that a job may take: an export or a compilation takes some.
+#: Seconds that a job may take: an export or a compilation needs some.
 TIMEOUT = 300.0
 
 #: B, H and D of every problem.
 BATCH, HEADS, WIDTH = 1, 8, 64
 
 #: Calls before the first batch.  A session of ONNX Runtime takes the memory of all its intermediate results in its
-#: second one, page by page, which at S = 2048 takes several times as long as a call (its memory pattern).
+#: second call, page by page, which at S = 2048 takes several times as long as a call (its memory pattern).
 WARM = 3
 
-#: Lengths: a call of microseconds, one of milliseconds, and one whose scores fit into no cache.
+#: Lengths: for a call of microseconds, one of milliseconds, and one whose scores fit into no cache.
 USUAL, JAX = (32, 512, 2048), (32, 512, 1024)
 
-#: What is compared with what by hand, at which lengths, and the process of the latter where it is another library.
+#: Implementation, call by hand, lengths, and the process of the call by hand where it is of another library.
 COMPARED = (
     ("numpy-tiled", "torch_flash", (512, 1024, 2048, 4096, 8192), "torch"),
     ("torch-sdpa", "torch_sdpa", USUAL, ""),
@@ -76,12 +76,12 @@ _OPEN: dict[str, Callable[[], Any]] = {}
 
 
 class Differs(Unfit):
-    """Two calls that do not compute the same, so that their times are no comparison."""
+    """Two calls that do not compute the same, so that their times cannot be compared."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """An implementation and what it is compared with, on one problem; ``apart`` is the latter's own process."""
+    """An implementation and the call by hand, on one problem; ``apart`` is the latter's own process."""
 
     implementation: str
     by_hand: str
@@ -113,7 +113,7 @@ def ratio(milliseconds: Measured) -> tuple[float, float, float]:
 
 
 def compared(pairs: Sequence[Pair], seconds: float, count: int = 1, processes: int = PROCESSES) -> dict[str, Any]:
-    """Every batch of every pair, and what the times belong to.  Raises Differs for two calls that are not the same."""
+    """Every batch of every pair, with threads and versions.  Raises Differs for two calls that are not the same."""
     started = time.perf_counter()
     versions: dict[str, str] = {}
     found: list[dict[str, Any]] = [{**asdict(pair), "milliseconds": {"ours": [], "by_hand": []}} for pair in pairs]
@@ -153,7 +153,7 @@ def _batches(sides: Mapping[str, Worker], pair: Pair, seconds: float) -> dict[st
 
 
 def distance(one: np.ndarray, other: np.ndarray) -> float:
-    """The largest distance of two rows, as a share of the length of the second's."""
+    """The largest distance of two rows, as a share of the length of the second one."""
     if one.shape != other.shape:
         return math.inf
     apart = np.linalg.norm(one.astype(np.float64) - other, axis=-1)
@@ -163,7 +163,7 @@ def distance(one: np.ndarray, other: np.ndarray) -> float:
 def open_call(side: str, of: Implementation | str, length: int, causal: bool) -> np.ndarray:
     """Job: keep and warm a call, an implementation's own or that of a ``module:function`` as in studies.by_hand.
 
-    Gives its result (B, H, S, D).  The inputs are the same in every process.
+    Returns its result (B, H, S, D).  The inputs are the same in every process.
     """
     problem = np.random.default_rng(0).standard_normal((3, BATCH, HEADS, length, WIDTH), dtype=np.float32)
     if isinstance(of, str):
@@ -189,18 +189,18 @@ def open_call(side: str, of: Implementation | str, length: int, causal: bool) ->
 
 
 def batch(side: str, seconds: float, number: int) -> float:
-    """Job: milliseconds of a call in so many seconds, which begin on the core of the number (impls.process.threads)."""
+    """Job: milliseconds of a call over ``seconds``, which begin on core ``number`` (impls.process.threads)."""
     threads.begin_on(number)
     return 1e3 * statistics.median(calls_for(_OPEN[side], seconds))
 
 
 def close(side: str) -> None:
-    """Job: let go of a call and its arrays."""
+    """Job: release a call and its arrays."""
     del _OPEN[side]
 
 
 def table(document: Measured) -> str:
-    """The figures as Markdown: a row for each length, causal beside not causal."""
+    """The figures as Markdown: a row for each length, causal next to not causal."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for each in document["pairs"]:
         value, low, high = ratio(each["milliseconds"])
@@ -219,7 +219,7 @@ def selected(only: str) -> list[Pair]:
 
 
 def measure(only: str, seconds: float, threads: int) -> dict[str, Any]:
-    """The pairs of the implementations that match.  Raises Unfit where there is none, Differs as ``compared``."""
+    """The times of matching implementations.  Raises Unfit where there is none, Differs as ``compared``."""
     if not (pairs := selected(only)):
         raise Unfit(f"--only {only}: nothing that is compared here and installed has such a name")
     return compared(pairs, seconds, threads)

@@ -1,8 +1,8 @@
-"""Steps of ``numpy-tiled``: what each takes on a tile, on one thread.
+"""Steps of ``numpy-tiled``: the time of each on a tile, on one thread.
 
-A tile has the rows and keys that the implementation's tiles have, so what a step takes for a score is the same at every
-length.  The steps take turns, each on a tile that was filled again, in a process that keeps freed memory; and once more
-in a process whose OpenBLAS was told to take other kernels than it chooses for the processor.
+A tile has as many rows and keys as the implementation's tiles, so the time of a step for a score is the same at every
+length.  The steps take turns, each on a refilled tile, in a process that keeps freed memory; and once more in a process
+whose OpenBLAS is set to other kernels than it chooses for the processor.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from attention_conformance.impls.process.threads import blas
 from studies.common import Measured, Study, libraries, markdown, median_interval, sentence
 from studies.speed import WIDTH
 
-#: The variable that OpenBLAS reads its kernels from, and those that are compared with its choice: of AVX2.
+#: The variable that OpenBLAS reads its kernels from, and the kernels that are compared with its choice: for AVX2.
 CHOICE, OTHER = "OPENBLAS_CORETYPE", "Haswell"
 
-#: What a tile is filled with where numbers matter: 2^x of them is nothing and subnormal in float32.
+#: Fillings of a tile where numbers matter: 2^x of them is zero and subnormal in float32.
 HIDDEN, SUBNORMAL = -math.inf, -140.0
 
-#: Rows of a piece of a product at most: with a tile's keys and WIDTH it has fewer than a million multiply-adds.
+#: Most rows of a piece of a product: with a tile's keys and WIDTH it has fewer than a million multiply-adds.
 LINES = 32
 
-#: What stands in the table, by step.
+#: Texts of the table, by step.
 TEXTS = {
     "scores": "q · k",
     "output": "weights · v",
@@ -52,7 +52,7 @@ TEXTS = {
 
 
 def times(count: int, rows: int, keys: int) -> dict[str, list[float]]:
-    """Job of a worker: nanoseconds for each score, by step, of so many rounds after one that does not count."""
+    """Job of a worker: nanoseconds for each score, by step, in ``count`` rounds after one that does not count."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((lines, WIDTH), dtype=np.float32) for lines in (rows, keys, keys))
     usual, tile = rng.standard_normal((2, rows, keys), dtype=np.float32)
@@ -90,7 +90,7 @@ def times(count: int, rows: int, keys: int) -> dict[str, list[float]]:
 
 
 def kernels() -> str:
-    """Job of a worker: what NumPy's BLAS has chosen for this processor."""
+    """Job of a worker: the kernels that NumPy's BLAS has chosen for this processor."""
     found = [f"{each['internal_api']} {each['version']} for {each.get('architecture', '?')}" for each in blas().info()]
     return ", ".join(found) or "a BLAS that threadpoolctl does not know"
 
@@ -110,7 +110,7 @@ def _with_kernels(told: dict[str, str], count: int, rows: int, keys: int) -> dic
 
 
 def table(document: Measured) -> str:
-    """The figures as Markdown: a row for each step, and what they belong to."""
+    """The figures as Markdown: a row for each step, and a sentence about their circumstances."""
     chosen, other = (each["nanoseconds"] for each in document["kernels"])
     rows = [(TEXTS[name], _interval(times), _interval(other[name])) for name, times in chosen.items()]
     tile = f"A tile of {' x '.join(map(str, document['tile']))} scores, D = {WIDTH}, float32"

@@ -1,7 +1,7 @@
 """Tolerances of well-known tests: which faults they accept on their own inputs, and the error bound refuses.
 
-The rules are those of flash-attention's, PyTorch's and Triton's tests, on inputs of their distribution; lengths are
-cut to what takes a minute.
+The rules are those of flash-attention's, PyTorch's and Triton's tests, on inputs of their distribution; lengths are cut
+so that all take a minute.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from attention_conformance.conformance.faults import FAULTS
 from attention_conformance.conformance.spec import sdpa as reference
 from studies.common import Study, markdown, sentence
 
-#: Accepts an output, given what the reference says and what plain attention in half precision gives.
+#: Accepts an output, given the outputs of the reference and of plain attention in half precision.
 Rule = Callable[[np.ndarray, np.ndarray, np.ndarray], bool]
 
 SEED = 20261123
@@ -84,14 +84,14 @@ TESTS = (
 
 
 def judged(test: LibraryTest, function: Callable[..., Any]) -> tuple[bool, bool] | None:
-    """Whether a test's rule accepts a function, and whether the bound does; None for one that gives no output."""
+    """Whether a test's rule accepts a function, and whether the bound does; None for a function without an output."""
     q, k, v = test.inputs()
     exact = reference.sdpa(q, k, v, **test.options).output
     plain = np.asarray(storage(q, k, v, **test.options)).astype(np.float64)
     try:
         with np.errstate(all="ignore"):
             found = function(q.copy(), k.copy(), v.copy(), **test.options)
-    except Exception:  # a fault may be to refuse a call
+    except Exception:  # some faults refuse a call
         return None
     if not isinstance(found, np.ndarray) or found.shape != exact.shape or found.dtype != q.dtype:
         return None
@@ -121,7 +121,7 @@ def measure() -> dict[str, Any]:
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """One row a test, and the names below it."""
+    """One row for each test, and the names below it."""
     heads = ("test", "its rule", "faults outside the bound", "of these it accepts", "inside, and it refuses")
     rows = [
         (f"`{one['source']}`", one["says"], one["outside"], len(one["accepted"]), len(one["refused"]))

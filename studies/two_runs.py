@@ -1,6 +1,6 @@
 """Two runs, simulated: how often the model of runs made one after the other is wrong.
 
-A run is a machine that is faster or slower as a whole, implementations and cells with luck of their own, and process
+A run has a machine that is faster or slower as a whole, implementations and cells with luck of their own, and process
 runs of each cell, which have something in common where they are measured in the same rounds.
 """
 
@@ -17,25 +17,25 @@ from attention_conformance.bench.analysis.statistics import Verdict
 from attention_conformance.reports.compare.effects import CHANGED, Cell, effects
 from studies.common import Measured, Study, markdown
 
-#: Comparisons of each number, and cells of a comparison.
+#: Comparisons for each number, and cells of a comparison.
 COMPARISONS = 200
 IMPLEMENTATIONS, WORKLOADS = 8, 6
 
-#: Standard deviations, of the log: of a measured peak, and of an implementation for one of a cell.
+#: Standard deviations of logs: of a measured peak, and of an implementation relative to that of a cell.
 PEAK = 0.02
 WHOLE = 0.5
 
-#: Process runs of a cell; both are tried on a shared machine.
+#: Process runs of a cell; five and three are tried on a shared machine.
 PROCESS_RUNS = 5
 
-#: Slowdowns of one implementation, and of one cell, that are looked for.
+#: Slowdowns of one implementation, and of one cell, that should be found.
 SLOWDOWNS = (1.10, 1.15, 1.25)
 OF_CELL = 1.25
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Standard deviations, of the log: of the machine and of each cell from run to run, and of process runs."""
+    """Standard deviations of logs: of the machine and of each cell from run to run, and of process runs."""
 
     name: str
     whole: float
@@ -60,7 +60,7 @@ MACHINES = (
 
 
 def cells(machine: Machine, rng: np.random.Generator, slowdown: float = 1.0, of_cell: float = 1.0) -> list[Cell]:
-    """The cells of two runs; of them the first implementation, or the first cell, is slower in the new one."""
+    """The cells of two runs; the first implementation, or the first cell, is slower in the new one."""
     whole = machine.whole * rng.normal()
     rounds = machine.process_run * rng.normal(size=(2, WORKLOADS, machine.process_runs))
     found = []
@@ -77,7 +77,7 @@ def cells(machine: Machine, rng: np.random.Generator, slowdown: float = 1.0, of_
 
 
 def rates(machine: Machine, comparisons: int = COMPARISONS) -> list[str]:
-    """A row of the table: false findings, sameness said, changes found, and what was said of it."""
+    """A row of the table: false findings, cells called the same, changes found, and other cells called changed."""
 
     def results(**change: float) -> list[Any]:
         found = []

@@ -1,1 +1,1 @@
-"""Plug-ins that are no Python functions: a program in any language, and a model in a file (impls/PLUGINS.md)."""
+"""Plug-ins that are not Python functions: a program in any language, and a model in a file (impls/PLUGINS.md)."""

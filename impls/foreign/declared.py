@@ -1,6 +1,6 @@
-"""Declarations of foreign implementations as those of a function: its signature, and the attributes of a plug-in.
+"""Declarations of foreign implementations in the form of a function's: a signature, and the attributes of a plug-in.
 
-So everything that reads a plug-in's function reads these as well.
+So all code that reads a plug-in's function reads these as well.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Declared:
 
 
 class Foreign:
-    """Something with the signature and the attributes that are declared; a subclass says how it is run."""
+    """An object with the declared signature and attributes; a subclass says how it is run."""
 
     def __init__(self, declared: Declared) -> None:
         self.operator = declared.operator
@@ -41,7 +41,7 @@ class Foreign:
         self.__signature__ = _signature(declared)
 
     def __call__(self, *arguments: object, **keywords: object) -> object:
-        """Foreign calls are prepared first."""
+        """Always raises: foreign calls are prepared first."""
         raise TypeError("call what prepared() returns")
 
     def prepared(self, call: Call) -> Function:
@@ -50,7 +50,7 @@ class Foreign:
 
 
 def prepare(function: Foreign, call: Call) -> Function:
-    """Function that runs a call: the same as ``impls.contract.partial``, for what is foreign."""
+    """Function that runs a call: ``impls.contract.partial`` for foreign implementations."""
     return function.prepared(call)
 
 

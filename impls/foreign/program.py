@@ -2,14 +2,14 @@
 
 Every language reads safetensors with a few lines.  ``input.safetensors`` holds the arrays under the names of the
 contract, and in the metadata of its header, as texts, the operator and every option that is given: ``true``, ``0.125``,
-``[3, null]``, each value written as JSON.  ``result.safetensors`` holds the results under theirs.
+``[3, null]``, each value written as JSON.  ``result.safetensors`` holds the results under their names.
 
-``program DIR`` reads ``DIR/input.safetensors`` and writes ``DIR/result.safetensors``.  Its exit status says what came
-of it: 0 done, 77 unsupported, any other an error; what it printed is the reason.  ``program --describe`` may print what
-it has as JSON: operator, keywords, dtypes, profiles, layout, and the sizes that it takes.
+``program DIR`` reads ``DIR/input.safetensors`` and writes ``DIR/result.safetensors``.  Its exit status is the outcome:
+0 done, 77 unsupported, any other an error; its output is the reason.  ``program --describe`` may print a description as
+JSON: operator, keywords, dtypes, profiles, layout, and the sizes that it takes.
 
-A model in a file has no script of its own: what becomes of a call's arrays depends on what the model declares, and a
-script that is written without opening the model would not know.
+A model in a file has no script of its own: what happens to a call's arrays depends on the model's declarations, and
+scripts are written without opening the model.
 """
 
 from __future__ import annotations
@@ -56,20 +56,19 @@ _DTYPES = {
     "BOOL": np.dtype(np.bool_),
 }
 
-#: The status of a call that the program does not support; for GNU's tools it is the status of a skipped test.
+#: The status of a call that the program does not support; in GNU's tools the status of a skipped test.
 UNSUPPORTED = 77
 
 #: Seconds that ``--describe`` may take.
 DESCRIBE_TIMEOUT = 30.0
 
-#: What ``--describe`` may say.
+#: Keys that ``--describe`` may print.
 _KEYS = ("operator", "keywords", "dtypes", "profiles", "layout", *ATTRIBUTES)
 
-#: Signals of programs that broke down, which a shell tells as 128 + the number: no program says with them that it
-#: refuses its input.
+#: Signals of crashed programs, which a shell reports as 128 + the number: no program refuses its input with them.
 _BROKEN = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGKILL)
 
-#: What an implementation that is a program has as its target.
+#: Target of an implementation that is a program.
 _TARGET = "attention_conformance.impls.foreign.program:program"
 
 #: Imports of a script that calls a program.
@@ -83,7 +82,7 @@ _IMPORTS = (
 
 
 def metadata(call: Call) -> dict[str, str]:
-    """The operator and the options that a call gives; one that is None is not given."""
+    """The operator and the options that a call gives; an option that is None is not given."""
     given = {name: json.dumps(value) for name, value in call.options if value is not None}
     return {"operator": call.operator, **given}
 
@@ -92,7 +91,7 @@ def write(folder: Path, arrays: Mapping[str, np.ndarray], call: Call) -> None:
     """Write the input of a call into a folder."""
     from safetensors.numpy import save
 
-    # The package takes the memory of an array as it lies, so it must lie in order.
+    # The package writes the memory of an array unchanged, so it must be in order.
     in_order = {name: np.array(array, order="C") for name, array in arrays.items()}
     (folder / INPUT).write_bytes(save(in_order, metadata=metadata(call)))
 
@@ -122,7 +121,7 @@ def _array(name: str, found: Mapping[str, Any]) -> np.ndarray:
 
 
 class Program(Foreign):
-    """A command and what it says of itself."""
+    """A command and its description of itself."""
 
     def __init__(self, command: tuple[str, ...], declared: Declared) -> None:
         super().__init__(declared)
@@ -140,20 +139,20 @@ class Program(Foreign):
                 _judge(status, printed, self.who)
                 try:
                     return read(folder, call.results())
-                except ValueError as error:  # no refusal of the input: it said that it was done
+                except ValueError as error:  # not a refusal of the input: the program said that it was done
                     raise Crashed(f"{self.who} ended with status 0: {error}", printed) from None
 
         return run
 
 
 def program(command: str) -> Program:
-    """The program of a command line.  Raises ImplementationError if it cannot be run, or says what is not known."""
+    """The program of a command line.  Raises ImplementationError if it cannot be run, or describes what is unknown."""
     words = tuple(shlex.split(command))
     return Program(words, _described(words))
 
 
 def _described(words: tuple[str, ...]) -> Declared:
-    """Output of ``--describe``, or what is assumed without it: sdpa in float32 and no keyword."""
+    """Output of ``--describe``, or the assumption without it: sdpa in float32 and no keyword."""
     who = Path(words[0]).name
     try:
         done = subprocess.run(  # noqa: S603  (what the user plugs in is run)
@@ -170,7 +169,7 @@ def _described(words: tuple[str, ...]) -> Declared:
         raise ImplementationError(f"{who} --describe did not end within {DESCRIBE_TIMEOUT:g} s") from None
     try:
         described = strict.loads(done.stdout) if done.returncode == 0 else None
-    except strict.NotJson:  # it printed something else, as a program does that knows no such option
+    except strict.NotJson:  # it printed something else, as a program without such an option does
         described = None
     except strict.StrictError as error:
         raise ImplementationError(error.of(f"{who} --describe")) from None
@@ -205,13 +204,13 @@ def _declared(who: str, described: dict[str, Any]) -> Declared:
 def _run(words: tuple[str, ...]) -> tuple[int, str]:
     """The exit status, and the last lines that were printed.  Raises Crashed for a program that prints without end.
 
-    They go into a file: a pipe would be waited for as long as any process that the program left behind holds it.
-    The process stays in the worker's session, so it ends with it.
+    Output goes into a file: a pipe would be waited for as long as any process that the program left behind holds it.
+    The process stays in the worker's session, so it ends with the worker.
     """
     ended = threading.Event()
     with tempfile.TemporaryFile() as printed:
         with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed) as process:  # noqa: S603
-            # A thread looks, as waiting with a time limit would be told late that the program has ended.
+            # A thread checks this, as waiting with a time limit would notice late that the program has ended.
             looking = threading.Thread(target=_bounded, args=(process, printed.fileno(), ended), daemon=True)
             looking.start()
             try:
@@ -241,7 +240,7 @@ def _bounded(process: subprocess.Popen[bytes], printed: int, ended: threading.Ev
 
 
 def _judge(status: int, printed: str, who: str) -> None:
-    """Raise what an exit status stands for."""
+    """Raise the exception that an exit status means."""
     status = 128 - status if status - 128 in _BROKEN else status
     rest, _, last = printed.rpartition("\n")
     if status == UNSUPPORTED:

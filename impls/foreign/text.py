@@ -1,8 +1,8 @@
 """Foreign targets of ``--impl``: ``model.onnx:query=q,attn_out=output,is_causal=True``, and ``./program --flag``.
 
-Behind a model's name stands which of its names are ours.  A name of ours on the right says which input or output of the
-model is meant, the model's name being on the left.  Otherwise an option of ours stands on the left, with the value that
-the graph holds; or layout, operator or profile.
+The items after a model's name say which of its names are ours: the model's name of an input or output is on the left,
+our name for it on the right.  Any other item has an option of ours on the left, with the value that the graph holds; or
+layout, operator or profile.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from attention_conformance.impls.foreign.declared import known_operator
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.operators import OPERATORS, SDPA, Operator
 
-#: Items that are of the model as a whole.
+#: Items about the model as a whole.
 _WHOLE = ("layout", "operator", "profile")
 
 #: Commas that are not inside parentheses: ``window=(3,0)`` is one item.
 _COMMAS = re.compile(r",(?![^(]*\))")
 
-#: A model, and its specification behind the colon.  No shell reads anything into letters, colons, commas and equals.
+#: A model, and its specification after the colon.  Letters, colons, commas and equals mean nothing to a shell.
 _MODEL = re.compile(r"(?P<path>.*?\.onnx)(?::(?P<spec>.*))?")
 #: A function in a file, as ``impls.select`` reads it; the path may have spaces.
 _FUNCTION = re.compile(r".*\.py:[A-Za-z_][\w.]*(@\w*)?(\+gradients)?")
 
-#: Names of inputs and outputs that other people give, for hints alone.
+#: Common names of inputs and outputs, only for hints.
 ALIASES = {
     "query": "q",
     "key": "k",
@@ -55,7 +55,7 @@ class ModelSpec:
     """A user's specification of a model: which of its names are ours, and the options that it holds."""
 
     operator: Operator
-    #: Names of the model by ours.
+    #: The model's names by ours.
     names: Mapping[str, str]
     #: Options that the graph holds as constants.
     fixed: Mapping[str, Any]
@@ -70,7 +70,7 @@ def ours(operator: Operator) -> tuple[str, ...]:
 
 
 def asks(operator: Operator, keyword: str) -> bool:
-    """Whether a keyword asks for a result, or says how to give it, and is no value that attention is computed from."""
+    """Whether a keyword requests a result, or says how to return it: attention is not computed from its value."""
     return keyword.startswith("return_") or (keyword == "average_weights" and keyword in operator.keywords)
 
 
@@ -158,7 +158,7 @@ def _program(text: str) -> Implementation | None:
 
 
 def _executable(text: str, word: str) -> str | None:
-    """The path of a program, None for what is meant as Python.  Raises ImplementationError."""
+    """The path of a program, None for a text that means Python.  Raises ImplementationError."""
     if os.sep not in word:
         found = shutil.which(word)
         if found is None:

@@ -1,8 +1,8 @@
-"""Gallery: libraries' attention as their users call it, one adapter file for each way, and a manifest.
+"""Gallery: libraries' attention as their users call it, with an adapter file for each way, and a manifest.
 
-The adapters are plug-ins (impls/PLUGINS.md): they translate names and layouts, never repair a result, and refuse with
-the library's own words alone.  None of them is a built-in, and no module of the suite imports one: each is run in an
-environment of its own by ``attention-conformance gallery run``.
+The adapters are plug-ins (impls/PLUGINS.md): they translate names and layouts, never repair a result, and refuse only
+with the library's own words.  None of them is a built-in, and no module of the suite imports one: each is run in its
+own environment by ``attention-conformance gallery run``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from attention_conformance.impls.contract import InputError
 from attention_conformance.impls.operators import OPERATORS
 
-#: The suite's own manifest; an adapter is a file beside its manifest.
+#: The suite's own manifest; an adapter is a file next to its manifest.
 MANIFEST = Path(__file__).with_name("gallery.toml")
 
 
@@ -44,14 +44,14 @@ class Says(Enum):
 
 
 class Cause(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A cause of failures, and what the diagnosis says of it in the published results, as a person judged it.
+    """A cause of failures, and how the diagnosis in the published results describes it, as a person judged it.
 
     Parameters
     ----------
     what : what the library does.
-    clauses : the clauses that it is about; () for those of its finding.
-    named : words of the diagnosis that name it, as they are there.
-    misnamed : words of a diagnosis that says something else of its failures, and is wrong.
+    clauses : the clauses that it is about; () for the finding's clauses.
+    named : words of the diagnosis that name it, verbatim.
+    misnamed : words of a diagnosis that explains its failures wrongly.
     """
 
     what: str
@@ -65,7 +65,7 @@ class Aside(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     Parameters
     ----------
-    says : words of the diagnosis, as they are there.
+    says : words of the diagnosis, verbatim.
     why : what the source does.
     is_true : whether that is so; else the diagnosis is wrong.
     """
@@ -76,18 +76,18 @@ class Aside(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Finding of a person about a failure.
+    """A person's finding about a failure.
 
     Parameters
     ----------
     what : what the library does, in a sentence.
-    says : what its documentation says of it; inherited where the function below it, a built-in here, does the same.
+    says : what its documentation says about it; inherited where the function below it, a built-in here, does the same.
     clauses : the clauses that it is about.
     quote : the words of the documentation, or of the exception.
-    link : where they are, if not at the entry's documentation.
+    link : the address of the words, if not the entry's documentation.
     is_grave : a result that is silently wrong for an ordinary call.
-    named, misnamed : as `Cause` has it, where the finding is one cause.
-    parts : the causes, where it is several.
+    named, misnamed : as in `Cause`, where the finding is one cause.
+    parts : the causes, where there are several.
     """
 
     what: str
@@ -102,12 +102,12 @@ class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        """The causes that it speaks of, each with the clauses that it is about."""
+        """The causes of the finding, each with the clauses that it is about."""
         parts = self.parts or (Cause(what=self.what, named=self.named, misnamed=self.misnamed),)
         return tuple(msgspec.structs.replace(part, clauses=part.clauses or self.clauses) for part in parts)
 
     def __post_init__(self) -> None:
-        """Raises ValueError for parts beside words of the whole, and for a cause that is named and misnamed."""
+        """Raises ValueError for parts next to words of the whole, and for a cause that is named and misnamed."""
         if self.parts and (self.named or self.misnamed):
             raise ValueError(f"{self.what}: its parts are named, or else the whole")
         if any(each.named and each.misnamed for each in self.causes):
@@ -119,17 +119,17 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     Attributes
     ----------
-    name : how the tables call it.
+    name : the entry's name in the tables.
     package : the distribution that is judged, one of ``requires``.
     requires : every distribution that the adapter needs, each with one version.
-    adapter, function : the file beside the manifest, and what in it is judged, as ``--impl`` has it.
+    adapter, function : the file next to the manifest, and the function in it that is judged, as for ``--impl``.
     documentation : where the library documents each option; ``*`` for those without an address of their own.
     python : the versions of Python that the package is for.
     variables : environment variables that choose the way of calling it.
-    needs : programs that no package of the registry has, as a compiler.
+    needs : programs that no package of the registry has, such as a compiler.
     uses : what people use it for.
     findings : what a person found about its failures.
-    asides : diagnoses that name none of the causes that are found.
+    asides : diagnoses that name none of the causes found.
     """
 
     name: str
@@ -152,7 +152,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return f"{self.adapter}:{self.function}"
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a requirement without one version, or for a package or operator that is none."""
+        """Raises ValueError for a requirement without one version, or for an unknown package or operator."""
         try:
             required = {r.name: r.specifier for r in map(Requirement, self.requires)}
         except InvalidRequirement as error:
@@ -182,7 +182,7 @@ def entries(manifest: Path = MANIFEST) -> dict[str, Entry]:
     Raises
     ------
     ManifestError
-        For a file that cannot be read, and for a name or a function that is there twice.
+        For a file that cannot be read, and for a duplicate name or function.
     """
     try:
         found = msgspec.convert(tomllib.loads(manifest.read_text(encoding="utf-8")), _Manifest).entry

@@ -1,6 +1,6 @@
-"""Upstream issues of the gallery's gravest findings, and which of the ledger's are published with them.
+"""Upstream issues of the gallery's gravest findings, and which of the ledger's issues are published with them.
 
-``issues.toml`` holds them.  One of an entry has a script in the library's own terms, which is run in the entry's
+``issues.toml`` holds them.  An issue of an entry has a script in the library's own terms, which is run in the entry's
 environment; one of the ledger has its script there (conformance/ledger/issues.toml).
 """
 
@@ -17,13 +17,13 @@ ISSUES = MANIFEST.with_name("issues.toml")
 
 
 class Upstream(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A cause, as it is told upstream.
+    """A cause, as it is reported upstream.
 
     Attributes
     ----------
     upstream : the address of a thread about it, or "unreported".
     searched : what was searched, and what else was found.
-    entry : of the gallery, in whose environment the script is run; none for one of the ledger.
+    entry : the gallery's entry in whose environment the script is run; none for one of the ledger.
     title, link, promise, follows, script, claim : as in conformance/ledger/issues.toml.
     """
 
@@ -39,7 +39,7 @@ class Upstream(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 def upstream(path: Path = ISSUES) -> dict[str, Upstream]:
-    """All of them by their names.
+    """All reports by their names.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ def _entry(
     operator: str = SDPA.name,
     **fields: Any,
 ) -> Implementation:
-    """A record with what all of JAX's have in common; ``target`` and ``prepare`` are relative to this folder."""
+    """A record with the common fields of JAX's; ``target`` and ``prepare`` are relative to this folder."""
     return Implementation(
         name=name,
         target=f"attention_conformance.impls.jax.{target}",
@@ -50,7 +50,7 @@ def _entry(
         prepare=f"attention_conformance.impls.jax.{prepare}",
         operator=operator,
         requires=("jax",),
-        # XLA compiles for ten minutes of processor time, and two processes take half of them.
+        # XLA compiles for ten minutes of processor time, and two processes take half the time.
         worker="jax" if operator == SDPA.name else "jax-beside",
         summary=summary,
         case_seconds=_SECONDS.get(name, 0.1),

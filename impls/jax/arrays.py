@@ -1,6 +1,6 @@
-"""JAX arrays: put on a device, waited for, given back; 64-bit dtypes kept without changing the process.
+"""JAX arrays: put on a device, waited for, returned; 64-bit dtypes kept without changing the process.
 
-JAX computes in 32 bits unless told otherwise.  ``wide_types`` is the context in which float64 and int64 exist; an
+JAX computes in 32 bits by default.  ``wide_types`` is the context in which float64 and int64 exist; an
 array made in it keeps its dtype outside, where JAX truncates the *results* of operations on it.
 """
 
@@ -52,7 +52,7 @@ def devices() -> tuple[str, ...]:
 def _has(name: str) -> bool:
     try:
         return bool(jax.devices(name))
-    except (RuntimeError, AssertionError):  # the latter of JAX where none of its platforms can be had
+    except (RuntimeError, AssertionError):  # the latter where JAX can have none of its platforms
         return False
 
 
@@ -78,12 +78,12 @@ def synchronize(device: str) -> None:
 
 
 def wait(returned: Any) -> None:
-    """Wait for the arrays that were returned.  ``synchronize`` looks at every live one, which takes time for each."""
+    """Wait for the returned arrays.  ``synchronize`` looks at every live array, which takes time for each."""
     jax.block_until_ready(returned)
 
 
 def matmul(a: jax.Array, b: jax.Array) -> Callable[[], jax.Array]:
-    """Compiled, in the precision of the dtype, where XLA's own choice on a GPU would be TF32."""
+    """A compiled product, in the precision of the dtype; XLA's own choice on a GPU would be TF32."""
     program = jax.jit(lambda a, b: jax.numpy.matmul(a, b, precision="highest"))
 
     def multiply() -> jax.Array:
@@ -100,21 +100,21 @@ def copy(array: jax.Array) -> Callable[[], jax.Array]:
 
 
 def events(device: str) -> None:
-    """JAX has none: what it submits is waited for by the host."""
+    """JAX has none: the host waits for the work that it submits."""
 
 
 def cache_bytes(device: str) -> None:
-    """JAX does not tell."""
+    """JAX does not report it."""
 
 
 def memory(device: str) -> tuple[int, int] | None:
-    """Bytes by XLA's allocator on a GPU, which counts what arrays and programs hold, not what it keeps; no CPU."""
+    """Bytes by XLA's allocator on a GPU, which counts what arrays and programs hold, not what it keeps; None on CPU."""
     statistics = device_of(device).memory_stats()
     return None if statistics is None else (statistics["bytes_in_use"], statistics["peak_bytes_in_use"])
 
 
 def release() -> None:
-    """XLA keeps its compiled programs, which are small, and on a GPU its pool, of which what is in use is counted."""
+    """Nothing: XLA keeps compiled programs, which are small, and on a GPU its pool, whose used part is counted."""
 
 
 def versions() -> dict[str, str]:
@@ -123,7 +123,7 @@ def versions() -> dict[str, str]:
 
 
 def settings() -> tuple[Setting, ...]:
-    """JAX's configuration, of which ``jax_enable_x64`` decides the dtype of results."""
+    """JAX's configuration, whose ``jax_enable_x64`` decides the dtype of results."""
     return (Setting("configuration of jax", _configuration, _configure, _differences),)
 
 

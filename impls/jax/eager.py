@@ -3,8 +3,8 @@
 Source: SPEC.md, clause by clause.  Half precision is computed in float32 and rounded once at the end.
 It expresses every keyword; its memory is a few arrays of B · Hq · Sq · Sk elements, fewer where a compiler fuses.
 
-The table has it jitted only.  Run operation by operation it gives the same results on every case, but each operation
-is compiled for each shape, which takes several times as long as one program for each.
+The table has it only jitted.  Run operation by operation it gives the same results on every case, but each operation
+is compiled for each shape, which takes several times as long as one program per shape.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def _matmul(axes: str, a: jax.Array, b: jax.Array) -> jax.Array:
 def _softmax(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Weights and natural log-sum-exp; zeros and −inf in a row whose scores are all −inf (SDPA-15).
 
-    What such a row needs is a maximum and not a ``where``, with which XLA on the CPU does not fuse softmax and products
-    into one kernel.  Nothing depends on ``top``, so it is differentiated as a constant.
+    Such rows are handled by a maximum instead of a ``where``, with which XLA on the CPU does not fuse softmax and
+    products into one kernel.  Nothing depends on ``top``, so it is differentiated as a constant.
     """
     top = lax.stop_gradient(jnp.max(scores, axis=3, keepdims=True, initial=-jnp.inf))
     powers = jnp.exp(scores - jnp.maximum(top, jnp.finfo(scores.dtype).min))

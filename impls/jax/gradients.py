@@ -28,7 +28,7 @@ def jitted(function: Function, call: Call) -> Function:
 
 @functools.cache
 def gradient(function: Function, operator: str = SDPA_GRAD.name) -> Function:
-    """The function of an operator of gradients that a function has by vjp, with its keywords."""
+    """The gradients of a function by vjp, as a function of an operator of gradients with the same keywords."""
     names = OPERATORS[operator].differentiated
 
     @functools.wraps(function)

@@ -42,7 +42,7 @@ def mha(
 
     x_q (B, Sq, E), x_kv (B, Sk, Ekv), weights as in impls.operators; scale may be a traced scalar.  Inputs of rank 2
     are one batch without its axis; with ``sequence_first`` inputs and output are (S, B, E).  Raises ValueError or
-    TypeError for what does not fit together.
+    TypeError for inputs that do not fit together.
     """
     check_layer(heads, x_q, x_kv, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o, b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o)
     dtype, work = x_q.dtype, working_dtype(x_q.dtype)
@@ -90,7 +90,7 @@ def sublayer(
 ) -> jax.Array:
     """LayerNorm(x_q + mha(x_q, …)), or x_q + mha(LayerNorm(x_q), …) with ``pre_norm``; shape and dtype of x_q.
 
-    gamma, beta (E,); ``layer`` holds the other keywords of ``mha`` but those for weights.  ``x_kv`` is not
+    gamma, beta (E,); ``layer`` holds the other keywords of ``mha`` except those for weights.  ``x_kv`` is not
     normalised; epsilon may be a traced scalar.  Raises as ``mha``, and ValueError for an output that is not as wide
     as x_q.
     """
@@ -141,6 +141,6 @@ def _normalise(x: jax.Array, gamma: jax.Array, beta: jax.Array, epsilon: Any) ->
 
 
 def _wide(value: Any, work: Any) -> Any:
-    """A floating-point array in the working dtype; masks, lengths and plain values as they are."""
+    """A floating-point array in the working dtype; masks, lengths and plain values unchanged."""
     floating = isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating) and value.ndim > 0
     return value.astype(work) if floating else value

@@ -1,12 +1,12 @@
-"""``jax.nn.dot_product_attention``: JAX's own attention, written out for XLA or handed to cuDNN.
+"""``jax.nn.dot_product_attention``: JAX's own attention, written out for XLA or passed to cuDNN.
 
 Source: https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html.  q, k, v and the output are
 (B, S, H, D); mask and bias are (B, H, Sq, Sk) with axes of length 1 where they repeat.  It has no causal_offset, no
 softcap, no weights, and no values of another width than the keys.  Validation is the library's own.
 
-What it raises on a call that it documents is a failure: in float16 it asks for products with sums in float32 by name,
-which the CPU does not have, and its fallback is a ``try`` around the operation, while a jitted program finds out only
-when it is compiled.  So float16 works eagerly there, and not under ``jax.jit``.
+An exception on a call that it documents is a failure: in float16 it requests products with sums in float32 by name,
+which the CPU does not have, and its fallback is a ``try`` around the operation, while a jitted program fails only when
+it is compiled.  So float16 works eagerly there, but not under ``jax.jit``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def attention(
         raise NotImplementedError("jax.nn.dot_product_attention wants values as wide as the keys")
     options: dict[str, Any] = {"is_causal": is_causal, "scale": scale, "implementation": implementation}
     if window is not None:
-        # An open side is one as long as all keys and rows together.
+        # An open side is as long as all keys and rows together.
         whole = q.shape[1] + k.shape[1]
         options["local_window_size"] = tuple(whole if side is None else side for side in window)
     if kv_lengths is not None:
@@ -59,9 +59,9 @@ def attention(
 
 @functools.wraps(attention, assigned=("__module__", "__annotations__"))
 def cudnn_attention(*arguments: jax.Array, **keywords: Any) -> Any:
-    """Attention in cuDNN's flash kernel; scale and window have to be Python numbers.
+    """Attention in cuDNN's flash kernel; scale and window must be Python numbers.
 
-    Raises NotImplementedError for a window that cuDNN has not: it has a left side, under a causal right side.
+    Raises NotImplementedError for a window that cuDNN does not have: it has a left side, under a causal right side.
     """
     window, is_causal = keywords.get("window"), keywords.get("is_causal", False)
     if window is not None and not (window[1] == 0 or (is_causal and keywords.get("kv_lengths") is None)):

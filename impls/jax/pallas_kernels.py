@@ -1,7 +1,7 @@
 """Pallas kernels on a machine without their device: every ``pallas_call`` is interpreted.
 
-A call with parameters or memory of a TPU runs in JAX's TPU interpreter, in which memory that was not written is NaN and
-a read outside a buffer raises; every other one in the generic interpreter.
+A call with parameters or memory of a TPU runs in JAX's TPU interpreter, in which uninitialised memory is NaN and a read
+outside a buffer raises; every other call runs in the generic interpreter.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def enter() -> Entered:
 
 
 def _how(keywords: dict[str, Any]) -> Any:
-    """The generic interpreter, or the one of TPUs where the call says that it is for one."""
+    """The generic interpreter, or the one for TPUs where the call is for a TPU."""
     if not _of_tpu(keywords):
         return True
     from jax.experimental.pallas import tpu
@@ -43,12 +43,12 @@ def _how(keywords: dict[str, Any]) -> Any:
 
 
 def _of_tpu(value: Any) -> bool:
-    """Whether anything of a call comes from the package of TPUs: parameters, scratch memory, a grid."""
+    """Whether any part of a call comes from the package for TPUs: parameters, scratch memory, a grid."""
     if isinstance(value, dict):
         return any(map(_of_tpu, value.values()))
     if isinstance(value, (tuple, list)):
         return any(map(_of_tpu, value))
-    if ".mosaic." in f"{type(value).__module__}.":  # that of GPUs is mosaic_gpu
+    if ".mosaic." in f"{type(value).__module__}.":  # the package for GPUs is mosaic_gpu
         return True
     parts = [getattr(value, name, None) for name in ("memory_space", "scratch_shapes", "in_specs", "out_specs")]
     return any(_of_tpu(part) for part in parts if part is not None)

@@ -53,7 +53,7 @@ def split_scale(scale: Any, width: int, dtype: Any) -> tuple[Any, Any]:
 def with_past(
     k: jax.Array, v: jax.Array, causal_offset: Any, past_key: jax.Array | None, past_value: jax.Array | None
 ) -> tuple[jax.Array, jax.Array, Any, list[jax.Array]]:
-    """All keys and values, the offset of the diagonal, and what is returned of them (DEC-1 to DEC-3).
+    """All keys and values, the offset of the diagonal, and the present, if any (DEC-1 to DEC-3).
 
     Raises ValueError or TypeError for a past that does not fit (DEC-7).
     """
@@ -75,7 +75,7 @@ def grouped(array: jax.Array, heads: int) -> jax.Array:
 def diagonal_tests(
     rows: jax.Array, keys: jax.Array, is_causal: bool, causal_offset: Any, window: Window | None, kv_lengths: Any
 ) -> Iterator[jax.Array]:
-    """SDPA-9 to SDPA-12: what ``rows`` (Sq, 1) may attend to among ``keys`` (n,), broadcastable to (B, 1, Sq, n)."""
+    """SDPA-9 to SDPA-12: which ``keys`` (n,) the ``rows`` (Sq, 1) may attend to, broadcastable to (B, 1, Sq, n)."""
     left, right = window or (None, None)
     diagonal = rows + _per_batch(causal_offset)
     if is_causal:
@@ -89,7 +89,7 @@ def diagonal_tests(
 
 
 def distances(rows: jax.Array, keys: jax.Array, causal_offset: Any) -> jax.Array:
-    """SDPA-42: how far ``keys`` (n,) are from where ``rows`` (Sq, 1) stand, (B or 1, 1, Sq, n)."""
+    """SDPA-42: the distances of ``keys`` (n,) from the places of ``rows`` (Sq, 1), (B or 1, 1, Sq, n)."""
     return jnp.abs(rows + _per_batch(causal_offset) - keys)
 
 
@@ -113,7 +113,7 @@ def _per_batch(numbers: Any) -> jax.Array:
 
 
 def finite_part(v: jax.Array) -> jax.Array:
-    """The values with zeros for NaN and infinities, which ``add_special`` adds apart."""
+    """The values with zeros for NaN and infinities, which ``add_special`` adds separately."""
     return jnp.where(jnp.isfinite(v), v, 0)
 
 
@@ -123,7 +123,7 @@ def special_places(v: jax.Array) -> jax.Array:
 
 
 def add_special(output: jax.Array, reached: jax.Array) -> jax.Array:
-    """The output with the values that are not finite; ``reached`` (…, 3 · Dv) counts those of allowed keys.
+    """The output with the values that are not finite; ``reached`` (…, 3 · Dv) counts the ones of allowed keys.
 
     SDPA-22 and SDPA-23: in a plain product such a value would reach every row as 0 · NaN, masked or not; and one
     whose weight has underflowed to zero must still be seen.

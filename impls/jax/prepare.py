@@ -1,4 +1,4 @@
-"""Preparation of JAX calls: jitted once per function, so that calls that differ in numbers alone share a compilation.
+"""Preparation of JAX calls: jitted once per function, so that calls that differ only in numbers share a compilation.
 
 Compiling takes longer than everything else that a small call does, so compiled programs are kept on disk, in
 ``$JAX_COMPILATION_CACHE_DIR`` or else in ``attention-conformance/jax`` in the user's cache folder.
@@ -26,7 +26,7 @@ from attention_conformance.impls.process.limits import memory_maps
 #: programs the process is killed by SIGSEGV.
 MAPS_KEPT = 30_000
 
-#: Calls that are prepared between two looks at how many maps there are, which takes some milliseconds.
+#: Calls that are prepared between two counts of the maps, each of which takes some milliseconds.
 LOOK_EVERY = 50
 
 _prepared_calls = itertools.count(1)
@@ -93,14 +93,14 @@ def _in_types_of(call: Call, run: Function) -> Function:
 
 
 def _non_default(function: Function, call: Call) -> dict[str, Any]:
-    """The plain keywords whose value is not the default anyway."""
+    """The plain keywords whose values differ from the defaults."""
     parameters = inspect.signature(function).parameters
     defaults = {name: parameter.default for name, parameter in parameters.items()}
     return {name: value for name, value in call.options if value is not defaults.get(name, inspect.Parameter.empty)}
 
 
 def _zeros(call: Call, device: Any) -> dict[str, jax.Array]:
-    """Arrays as the call will get them, by name, holding zeros: put, as ``jnp.zeros`` compiles a program per shape."""
+    """The call's arrays by name, filled with zeros; NumPy makes them, as ``jnp.zeros`` compiles a program per shape."""
     dtypes = dict.fromkeys(("mask", "block_mask"), "bool")
     dtypes |= dict.fromkeys(("causal_offset", "kv_lengths", "tree_parents"), "int64")
     dtypes |= dict.fromkeys(("lses", "grad_lse"), "float64" if call.dtype == "float64" else "float32")
@@ -114,7 +114,7 @@ def _zeros(call: Call, device: Any) -> dict[str, jax.Array]:
 
 @functools.cache
 def _keep_compilations() -> None:
-    """Let JAX keep every compiled program on disk, unless the user has said where or whether to."""
+    """Let JAX keep every compiled program on disk, unless the user has configured where or whether to."""
     if getattr(jax.config, "jax_compilation_cache_dir", None) is not None:
         return
     folder = cache.folder("jax")
@@ -126,6 +126,6 @@ def _keep_compilations() -> None:
 
 
 def _drop_programs() -> None:
-    """Let go of compiled programs before there are too many; one that is called again comes from the disk."""
+    """Release compiled programs before there are too many; one that is called again is read from the disk."""
     if next(_prepared_calls) % LOOK_EVERY == 0 and memory_maps() > MAPS_KEPT:
         jax.clear_caches()

@@ -1,4 +1,4 @@
-"""Ranks of a JAX mesh: virtual devices of one process, and a function that has its shards or the whole sharded arrays.
+"""Ranks of a JAX mesh: virtual devices of one process, and a function that gets shards or the whole sharded arrays.
 
 A function with the parameter ``axis`` is called in ``jax.shard_map`` with a rank's shards and the name of the mesh's
 axis; one with ``mesh`` is called with arrays that are sharded over it.
@@ -30,13 +30,13 @@ _MESH: list[Mesh] = []
 
 
 def entered(rank: int, ranks: int, meeting: str) -> Any:
-    """The mesh of this process's devices; what binds a function to it is returned."""
+    """Make a mesh of this process's devices; returns the function that binds others to it."""
     _MESH[:] = [Mesh(np.array(jax.devices("cpu")[:ranks]), (AXIS,))]
     return bind
 
 
 def renew(failures: int) -> None:
-    """Nothing is left of a call that failed."""
+    """Nothing to do: a failed call leaves nothing behind."""
 
 
 def specification(distribution: Distribution, name: str, shape: tuple[int, ...], query: tuple[int, ...]) -> Any:
@@ -51,7 +51,7 @@ def specification(distribution: Distribution, name: str, shape: tuple[int, ...],
 
 
 def bind(function: Function, implementation: Implementation) -> Function:
-    """A function of sharded arrays: each shard's in ``shard_map``, or the function of a mesh as it is."""
+    """A function of sharded arrays: a function of shards in ``shard_map``, or a function of a mesh unchanged."""
     distribution = implementation.distribution
     assert distribution is not None
     parameters = inspect.signature(function).parameters
@@ -99,7 +99,7 @@ def prepare_gradients(function: Function, call: Call) -> Function:
 
 @functools.cache
 def _program(function: Function, lengths: tuple[int, int]) -> Any:
-    """The program of a function for calls of these lengths: shards that are filled up do not tell them."""
+    """The program of a function for calls of these lengths, which padded shards do not show."""
 
     @functools.wraps(function)
     def of_lengths(**arguments: Any) -> Any:

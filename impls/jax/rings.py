@@ -2,7 +2,7 @@
 
 Sources: Liu, Zaharia & Abbeel 2023 (ring attention) with ``jax.lax.ppermute``; Jacobs et al. 2023 (DeepSpeed Ulysses)
 with ``jax.lax.all_to_all``; and https://docs.jax.dev/en/latest/notebooks/Distributed_arrays_and_automatic_parallelization.html.
-The first two are called in ``jax.shard_map`` with a rank's shards, (B, H, S / ranks, D), which are filled up with zeros
+The first two are called in ``jax.shard_map`` with a rank's shards, (B, H, S / ranks, D), which are padded with zeros
 where a length does not divide; the third with whole arrays.
 """
 
@@ -49,9 +49,9 @@ def ring(
     sinks: jax.Array | None = None,
     return_lse: bool = False,
 ) -> Any:
-    """The output of a rank's rows: keys and values go round, and the softmax goes on with every block (SDPA-14).
+    """The output of a rank's rows: keys and values go round, and the softmax continues with every block (SDPA-14).
 
-    Rows and keys are counted over all ranks.  What fills the last shards up is no key, and its rows are cut off.
+    Rows and keys are counted over all ranks.  The padding of the last shards is not a key, and its rows are cut off.
     """
     check_inputs(q, k, v, None, None, sinks)
     whole = [jax.ShapeDtypeStruct((*each.shape[:2], lengths[1], each.shape[3]), each.dtype) for each in (k, v)]
@@ -124,7 +124,7 @@ def all_to_all(
 ) -> Any:
     """The output of a rank's rows: it computes all rows of some heads, and heads are exchanged for rows on both sides.
 
-    Key heads that are fewer than the ranks are repeated; query heads that do not divide are filled up with zeros.
+    Key heads that are fewer than the ranks are repeated; query heads that do not divide are padded with zeros.
     """
     check_inputs(q, k, v)
     size, heads, rows = lax.axis_size(axis), q.shape[1], q.shape[2]

@@ -83,7 +83,7 @@ def jitted(function: str) -> Writer:
 
 
 def differentiated(inner: Snippet, call: Call) -> Snippet:
-    """The gradients of what ``inner`` calls, by ``jax.vjp``, jitted as a whole (impls.jax.gradients)."""
+    """The gradients of the function that ``inner`` calls, by ``jax.vjp``, jitted as a whole (impls.jax.gradients)."""
     names, listed = tuple(name for name, _ in call.shapes), ", ".join(leaves(call))
     short = _in_one_line(inner, call, names, listed)
     lines = [inner.definitions, *([] if short else ["", ""])] if inner.definitions else []
@@ -99,7 +99,7 @@ def differentiated(inner: Snippet, call: Call) -> Snippet:
 
 
 def _in_one_line(inner: Snippet, call: Call, names: Sequence[str], listed: str) -> list[str]:
-    """The gradients as an expression, [] where it is long, or where what is differentiated has two results."""
+    """The gradients as an expression, [] where it is long, or where the function has two results."""
     direct = ", ".join(inner.arguments) == listed and not inner.after
     forward = inner.function if direct else f"lambda {listed}: {inner.call()}"
     line = f"gradients = jax.jit(lambda {', '.join(names)}: jax.vjp({forward}, {listed})[1](grad_output))"
@@ -108,7 +108,7 @@ def _in_one_line(inner: Snippet, call: Call, names: Sequence[str], listed: str) 
 
 
 def _backward(operator: str, names: Sequence[str], listed: str) -> list[str]:
-    """The lines behind ``forward``: of its output, and of a merge of its lse, too."""
+    """The lines after ``forward``: for its output, and for a merge also for its lse."""
     if operator != MERGE_GRAD.name:
         return [f"    output, backward = jax.vjp(forward, {listed})", "    return backward(grad_output)"]
     of_lse = "grad_lse" if "grad_lse" in names else "jnp.zeros_like(lse)"
@@ -148,7 +148,7 @@ def library(implementation: str) -> Writer:
 
 
 def _window(call: Call, window: tuple[Any, Any]) -> tuple[int, int]:
-    """An open side is one as long as all keys and rows together, as in the adapter."""
+    """The window with open sides as long as all keys and rows together, as in the adapter."""
     whole = call.shape("q")[1] + call.shape("k")[1]
     left, right = (whole if side is None else side for side in window)
     return left, right

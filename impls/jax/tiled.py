@@ -2,11 +2,11 @@
 
 Source: Milakov & Gimelshein 2018 (online softmax) and Rabe & Staats 2021 (https://arxiv.org/abs/2112.05682).  A loop
 over blocks of query rows holds a loop over tiles of keys, which keeps running maximum, sum and output.  The inner loop
-runs over the tiles that causality, window and lengths leave some row of the block, so its bounds are traced.
+runs over the tiles that causality, window and lengths leave to some row of the block, so its bounds are traced.
 
 It expresses every keyword but ALiBi, scales by head, rotations, block masks, trees and ``return_weights``, whose
 result is the array that it avoids.
-Memory: the scores of a tile, B · Hq · ROWS · KEYS, and k and v where they have to be converted.
+Memory: the scores of a tile, B · Hq · ROWS · KEYS, and k and v where they must be converted.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class _Call:
     lengths: jax.Array | None
 
     def block(self, q: jax.Array, start: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Output (B, Hq, R, Dv) and lse (B, Hq, R) of the scaled rows q (B, Hq, R, D), of which ``start`` is first."""
+        """Output (B, Hq, R, Dv) and lse (B, Hq, R) of the scaled rows q (B, Hq, R, D), which begin with ``start``."""
         shape, keys = q.shape[:3], self.keys.shape[2]
         size = min(KEYS, keys)
         top = jnp.full((*shape, 1), -jnp.inf, q.dtype)
@@ -188,7 +188,7 @@ class _Call:
     ) -> Iterator[jax.Array]:
         """Allowed keys of the rows in a tile, broadcastable to (B, Hq, R, keys)."""
         row, key = start + jnp.arange(rows)[:, None], at + jnp.arange(size)
-        yield key >= index * size  # keys before are those of the tile before
+        yield key >= index * size  # earlier keys belong to the tile before
         yield from diagonal_tests(row, key, False, self.offsets, (self.left, self.right), self.lengths)
         if self.mask is not None:
             yield self._part(self.mask, start, rows, at, size)
@@ -204,7 +204,7 @@ class _Call:
 
 
 def _repeat(first: Any, last: Any, most: int, body: Callable[[Any, Any], Any], state: Any) -> Any:
-    """``lax.fori_loop``, but no loop where it has one step or none at most: that compiles as fast as jax-jit."""
+    """``lax.fori_loop``, but without a loop for at most one step: that compiles as fast as jax-jit."""
     if most > 1:
         return lax.fori_loop(first, last, body, state)
     return body(0, state) if most else state

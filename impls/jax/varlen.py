@@ -55,7 +55,7 @@ def varlen(
     if right is not None:
         mask &= j <= diagonal + right
     options: dict[str, Any] = {"return_residual": True} if return_lse else {}
-    if bias is not None:  # of a pair in two sequences, which the mask takes out, any will do
+    if bias is not None:  # for a pair in two sequences, which the mask takes out, any entry will do
         own = of_row[:, None] if len(bias) > 1 else 0
         options["bias"] = jnp.moveaxis(bias, 1, -1).at[own, i[:, None], j].get(mode="clip").transpose(2, 0, 1)[None]
     found = jax.nn.dot_product_attention(

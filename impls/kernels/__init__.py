@@ -1,6 +1,6 @@
 """Adapters of real device kernels that other packages ship, one small file each.
 
-They are plugged in by module, ``attention_conformance.impls.kernels.pallas_gpu:mha@pallas``, and are no part of a run
+They are plugged in by module, ``attention_conformance.impls.kernels.pallas_gpu:mha@pallas``, and are not part of a run
 of the built-in implementations.  An adapter translates names and layouts, and says what a kernel takes; no source of a
 kernel is here.
 """
@@ -24,7 +24,7 @@ def declared(**attributes: Any) -> Callable[[Any], Any]:
 
 
 def compiled(**attributes: Any) -> dict[str, Any]:
-    """Attributes of a kernel of Triton whose products are ``tl.dot`` without an ``input_precision``, and others.
+    """Attributes of a Triton kernel whose products are ``tl.dot`` without an ``input_precision``, and other attributes.
 
     Such a product is in TF32 for float32 on NVIDIA GPUs, and takes at least 16 columns; kernels pad widths to powers
     of 2.  The interpreter multiplies in float32, any width.
@@ -45,7 +45,7 @@ def compiled(**attributes: Any) -> dict[str, Any]:
 
 
 def fit(q: Any, k: Any, v: Any, heads: int = 1) -> None:
-    """Refuse mistakes that a kernel does not see, as rows are packed for it and its dtype is that of one array.
+    """Refuse mistakes that a kernel does not see, as rows are packed for it and it takes its dtype from one array.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def fit(q: Any, k: Any, v: Any, heads: int = 1) -> None:
 
 
 def on_gpu() -> bool:
-    """Whether Triton compiles kernels for a GPU here, and interprets none: what a server's platform layer would say."""
+    """Whether Triton compiles kernels for a GPU here, and interprets none: the answer of a server's platform layer."""
     import torch
 
     return torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1"

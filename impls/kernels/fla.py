@@ -1,8 +1,8 @@
 """flash-linear-attention's softmax attention: ``parallel_attn`` and ``attn_decoding_one_step``, in Triton.
 
-Isolated from the distribution ``fla-core``: the files of the two and of what they import, without the package's
-``__init__``, which imports every operator, and with stand-ins for what asks for the device and for other backends.  It
-needs ``einops``.
+Isolated from the distribution ``fla-core``: the files of the two and the files that they import, without the package's
+``__init__``, which imports every operator, and with stand-ins for code that looks for the device and other backends.
+It needs ``einops``.
 """
 
 from __future__ import annotations

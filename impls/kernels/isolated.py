@@ -1,12 +1,12 @@
 """Isolated kernel files: single files of an installed distribution, imported without the package that they are in.
 
-A server's kernel file imports its platform layer, its configuration and its logger, and these most of the server.
-Here the packages above a file are empty modules whose ``__init__`` is not run; files that it needs are loaded one by
-one, and other modules that it imports from are stand-ins with the attributes that an adapter gives.  What is neither is
-not found, so that nothing of the package is imported that an adapter does not name.
+A server's kernel file imports its platform layer, its configuration and its logger, and these import most of the
+server.  Here the packages above a file are empty modules whose ``__init__`` is not run; files that it needs are loaded
+one by one, and other modules that it imports from are stand-ins with the attributes that an adapter gives.  Any other
+module is not found, so that nothing of the package is imported that an adapter does not name.
 
-A file is taken from a distribution of one version alone, which its adapter was tried with, and only while it is what
-that distribution installed: its hash is compared with that of the distribution's record.
+A file is taken only from the version of a distribution that its adapter was tried with, and only while it is the file
+that the distribution installed: its hash is compared with the one in the distribution's record.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def require(distribution: str, version: str) -> metadata.Distribution:
     distribution
         Name of the distribution on the registry.
     version
-        The one that its adapter was tried with.
+        Version that its adapter was tried with.
 
     Returns
     -------
     metadata.Distribution
-        It.
+        The distribution.
 
     Raises
     ------
@@ -96,14 +96,14 @@ def file_of(distribution: metadata.Distribution, path: str) -> Path:
 def module(
     distribution: str, version: str, *names: str, stand_ins: Mapping[str, Mapping[str, Any]] | None = None
 ) -> ModuleType:
-    """The last of some modules of a distribution, each loaded from its file alone.
+    """The last of some modules of a distribution, each loaded only from its file.
 
     Parameters
     ----------
     distribution
         Name of the distribution on the registry.
     version
-        The one that is taken.
+        Version that is taken.
     *names
         Modules in the order in which they need each other, dotted; a file, or a package's ``__init__`` where there is
         no file of that name.
@@ -113,12 +113,12 @@ def module(
     Returns
     -------
     ModuleType
-        The last one.  All stay in ``sys.modules``, where the files' own imports find them.
+        The last module.  All stay in ``sys.modules``, where the files' own imports find them.
 
     Raises
     ------
     ImplementationError
-        As ``require`` and ``file_of`` do; or if the package was imported otherwise before.
+        As ``require`` and ``file_of`` do; or if the package was imported in another way before.
     """
     found, mark = require(distribution, version), (distribution, version)
     for name, attributes in (stand_ins or {}).items():
@@ -151,7 +151,7 @@ def _load(distribution: metadata.Distribution, name: str, mark: tuple[str, str])
 
 
 def _empty(name: str, mark: tuple[str, str]) -> ModuleType:
-    """A package with nothing in it, in ``sys.modules`` with those above it; the same one the next time."""
+    """An empty package, in ``sys.modules`` with the packages above it; the same one in later calls."""
     there = sys.modules.get(name)
     if there is not None:
         if getattr(there, MARK, None) != mark:

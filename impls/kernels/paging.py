@@ -1,4 +1,4 @@
-"""Keys in pages: how an adapter hands dense or packed keys to a kernel that takes a paged cache alone."""
+"""Keys in pages: how an adapter passes dense or packed keys to a kernel that takes only a paged cache."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def dense(
     Parameters
     ----------
     paged
-        Inputs of the operator ``paged``.
+        Function with the inputs of the operator ``paged``.
     size
-        Keys of a page; what is behind the last key of a page is 0.
+        Keys per page; slots after the last key of a page are 0.
     q, k, v
         (B, Hq, Sq, D), (B, Hkv, Sk, D) and (B, Hkv, Sk, Dv).
     kv_lengths, causal_offset
         As sdpa has them.
     **options
-        Handed on.
+        Passed on.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def dense(
 
 
 def pages(k: Any, v: Any, lengths: list[int], size: int) -> tuple[Any, Any, Any]:
-    """Caches (pages, size, Hkv, D) and a table of pages, the last one first, for sequences that lie behind each other.
+    """Caches (pages, size, Hkv, D) and a table of pages, the last one first, for sequences one after the other.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def pages(k: Any, v: Any, lengths: list[int], size: int) -> tuple[Any, Any, Any]
     lengths
         Keys of each sequence.
     size
-        Keys of a page.
+        Keys per page.
 
     Returns
     -------

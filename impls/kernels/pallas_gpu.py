@@ -11,10 +11,10 @@ from jax.experimental.pallas.ops.gpu import attention, decode_attention
 
 from attention_conformance.impls.kernels import declared
 
-#: Weights are rounded before they meet v; on a GPU ``pl.dot`` multiplies float32 in TF32 unless it is told otherwise.
+#: Weights are rounded before the product with v; on a GPU ``pl.dot`` multiplies float32 in TF32 by default.
 PROFILES = {"float16": "fused", "bfloat16": "fused", "cuda-float32": "tf32"}
 
-#: Rows and keys of a block; the lengths have to be multiples of them.
+#: Rows and keys of a block; the lengths must be multiples of them.
 BLOCK = 16
 
 

@@ -1,7 +1,7 @@
 """JAX's Pallas kernel over a paged cache, ``jax.experimental.pallas.ops.gpu.paged_attention``.
 
-Nothing has to be isolated: it is a module of ``jax`` alone.  It takes a query that was multiplied by the scale before.
-Those for TPUs are no part of this: ``paged_attention`` takes an hour in the interpreter of TPUs, and
+Nothing needs isolation: it is a module of ``jax`` itself.  Queries must be multiplied by the scale before the call.
+The kernels for TPUs are not included: ``paged_attention`` takes an hour in the interpreter for TPUs, and
 ``ragged_paged_attention`` does not run in it.
 """
 

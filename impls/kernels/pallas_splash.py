@@ -1,7 +1,7 @@
 """JAX's Pallas kernel for TPUs with sparse masks, ``jax.experimental.pallas.ops.tpu.splash_attention``.
 
-Nothing has to be isolated: it is a module of ``jax`` alone.  Its mask is known before it is compiled; a query has to be
-multiplied by the scale before.
+Nothing needs isolation: it is a module of ``jax`` itself.  Its mask is known before it is compiled; queries must be
+multiplied by the scale before the call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def splash_attention(
     if window is not None:
         mask = masks.LocalMask((rows, keys), tuple(window), 0) & mask
     sizes = kernels.BlockSizes(block_q=BLOCK, block_kv=BLOCK, block_kv_compute=BLOCK)
-    interpreted = jax.default_backend() == "cpu"  # by the generic interpreter: that of TPUs takes 20 times as long
+    interpreted = jax.default_backend() == "cpu"  # by the generic interpreter: the one for TPUs takes 20 times as long
     kernel = kernels.make_splash_mha(
         masks.MultiHeadMask([mask] * heads), block_sizes=sizes, head_shards=1, q_seq_shards=1,
         attn_logits_soft_cap=softcap, interpret=interpreted,

@@ -1,8 +1,8 @@
 """SageAttention 1: ``sageattn``, which multiplies q and k in int8.
 
 Isolated from the distribution ``sageattention``: its files, loaded one by one.  The function asserts that q is on a
-CUDA device, so that it is handed tensors that say so of themselves; nothing else of these differs.  It subtracts the
-mean of the keys from k in place, which is the caller's array.
+CUDA device, so it gets tensors that claim to be on one; nothing else about them differs.  It subtracts the mean of the
+keys from k in place, in the caller's array.
 """
 
 from __future__ import annotations

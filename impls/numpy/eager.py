@@ -60,13 +60,13 @@ def attention(
     sinks, alibi_slopes, head_scale
         (Hq,): logit without a value; slope over the distance; factor of the scores.
     rotary_cos, rotary_sin, rotary_interleaved
-        Tables (P, W / 2), and whether pairs lie side by side.
+        Tables (P, W / 2), and whether pairs are side by side.
     block_mask, block_size, tree_parents
         Blocks (…, Sq / size, Sk / size) that may be seen; (Sq,) or (B, Sq): the parent of each query.
     past_key, past_value
-        (B, Hkv, P, D) and (B, Hkv, P, Dv), which stand before k and v.
+        (B, Hkv, P, D) and (B, Hkv, P, Dv), which come before k and v.
     return_weights, return_lse
-        Whether those are wanted.
+        Whether these are returned.
 
     Returns
     -------
@@ -177,7 +177,7 @@ def tree_allows(parents: np.ndarray, offset: int | np.ndarray, keys: int) -> np.
     """TREE-1: the keys before the tree, and those of a node and its ancestors, (B or 1, 1, Sq, keys)."""
     parents = np.atleast_2d(parents)
     seen = np.zeros((*parents.shape, parents.shape[1]), bool)
-    for node in range(parents.shape[1]):  # behind its parent
+    for node in range(parents.shape[1]):  # after its parent
         parent = parents[:, node]
         seen[:, node] = (parent >= 0)[:, None] & seen[np.arange(len(parents)), parent]
         seen[:, node, node] = True

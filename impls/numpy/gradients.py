@@ -1,7 +1,7 @@
 """(GRAD-2 to GRAD-8, GRAD-16) Gradients of attention and of the multi-head layer, written out in NumPy.
 
-As a user would write a backward pass, without autograd.  Half precision is computed in float32 and rounded once at the
-end.  Every keyword is there; the memory is a few arrays of B · Hq · Sq · Sk elements.
+A backward pass as a user would write it, without autograd.  Half precision is computed in float32 and rounded once at
+the end.  It expresses every keyword; its memory is a few arrays of B · Hq · Sq · Sk elements.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def gradients(
     grad_output
         (B, Hq, Sq, Dv): the gradient of the output, in the dtype of q.
     mask, bias, is_causal, causal_offset, window, kv_lengths, scale, softcap
-        As of ``eager.attention``.
+        As in ``eager.attention``.
 
     Returns
     -------
     Any
-        Three arrays, or four with that of the bias, in the dtype of q.
+        Three arrays, or four with the gradient of the bias, in the dtype of q.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def layer_gradients(
     """(GRAD-16) The gradients of x_q, w_q, w_k and w_v in their shapes, then of each other array that is given.
 
     By the chain rule through ``mha``.  ``grad_output`` is the gradient of the output of ``mha``, in its shape; keywords
-    as there.  Raises ValueError or TypeError for what does not fit together.
+    are those of ``mha``.  Raises ValueError or TypeError for inputs that do not fit together.
     """
     given = {"w_o": w_o, "b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o, "bias": bias, "grad_output": grad_output}
     check_layer(heads, x_q, x_kv, w_q=w_q, w_k=w_k, w_v=w_v, **given)
@@ -164,15 +164,15 @@ def layer_gradients(
 
 
 def _of_weight(x: np.ndarray, d: np.ndarray) -> np.ndarray:
-    """The gradient of the weight that makes d's array of x: the sum over the rows of all samples."""
+    """The gradient of the weight that x is multiplied by to give d's array: the sum over the rows of all samples."""
     return np.matmul(x.reshape(-1, x.shape[2]).T, d.reshape(-1, d.shape[2]))
 
 
 def _returned(d: np.ndarray, batched: bool, sequence_first: bool) -> np.ndarray:
-    """The gradient of an input in its form."""
+    """The gradient of an input in the input's form."""
     return _batch_first(d, sequence_first) if batched else d[0]
 
 
-# Which operators the functions are of, as plug-ins have it.
+# The functions' operators, as plug-ins declare them.
 gradients.operator = "sdpa_grad"  # type: ignore[attr-defined]
 layer_gradients.operator = "mha_grad"  # type: ignore[attr-defined]

@@ -37,11 +37,11 @@ def latent(
     w_uk, w_uv
         (H, R, D) and (H, R, Dv): from a latent to the head's key and value.
     is_causal, causal_offset, kv_lengths
-        As of ``eager.attention``.
+        As in ``eager.attention``.
     scale
         Factor of the scores; None for 1/√(D + Dr).
     return_lse
-        Whether the lse is wanted.
+        Whether the lse is returned.
 
     Returns
     -------

@@ -40,8 +40,8 @@ def mha(
     """The output (B, Sq, Eo), and on request the weights (B, H, Sq, Sk) or their mean over heads (B, Sq, Sk).
 
     x_q (B, Sq, E), x_kv (B, Sk, Ekv), weights as in impls.operators.  Inputs of rank 2 are one batch without its
-    axis; with ``sequence_first`` inputs and output are (S, B, E).  Raises ValueError or TypeError for what does not fit
-    together.
+    axis; with ``sequence_first`` inputs and output are (S, B, E).  Raises ValueError or TypeError for inputs that do
+    not fit together.
     """
     check_layer(heads, x_q, x_kv, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o, b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o, bias=bias)
     dtype, work = x_q.dtype, working_dtype(x_q.dtype)
@@ -88,7 +88,7 @@ def sublayer(
 ) -> np.ndarray:
     """LayerNorm(x_q + mha(x_q, …)), or x_q + mha(LayerNorm(x_q), …) with ``pre_norm``; shape and dtype of x_q.
 
-    gamma, beta (E,); ``layer`` holds the other keywords of ``mha`` but those for weights.  ``x_kv`` is not
+    gamma, beta (E,); ``layer`` holds the other keywords of ``mha`` except those for weights.  ``x_kv`` is not
     normalised.  Raises as ``mha``, and ValueError for an output that is not as wide as x_q.
     """
     named = {name: layer.get(name) for name in ("w_o", "b_q", "b_k", "b_v", "b_o")}
@@ -137,6 +137,6 @@ def _normalise(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, epsilon: floa
 
 
 def _wide(value: Any, work: type[np.floating[Any]]) -> Any:
-    """A floating-point array in the working dtype; masks, lengths and plain values as they are."""
+    """A floating-point array in the working dtype; masks, lengths and plain values unchanged."""
     floating = isinstance(value, np.ndarray) and value.dtype != bool and not np.issubdtype(value.dtype, np.integer)
     return value.astype(work) if floating else value

@@ -1,4 +1,4 @@
-"""Merging of partial results in NumPy, as SPEC.md has it; half precision is computed in float32 and rounded once."""
+"""Merging of partial results in NumPy, as in SPEC.md; half precision is computed in float32 and rounded once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attention_conformance.impls.validate import check_merge
 def merge(outputs: np.ndarray, lses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The output (B, H, S, Dv) and lse (B, H, S) of parts, outputs (P, B, H, S, Dv) and lses (P, B, H, S).
 
-    Raises ValueError for what does not fit together (MERGE-15).
+    Raises ValueError for inputs that do not fit together (MERGE-15).
     """
     check_merge(outputs, lses)
     with np.errstate(all="ignore"):  # NaN is an input like any other

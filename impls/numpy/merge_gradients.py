@@ -20,11 +20,11 @@ def merge_gradients(
     Parameters
     ----------
     outputs, lses
-        (P, B, H, S, Dv) and (P, B, H, S): of each part what it gives and the log-sum-exp of its scores, −inf for none.
+        (P, B, H, S, Dv) and (P, B, H, S): each part's output and the log-sum-exp of its scores, −inf without a key.
     grad_output
         (B, H, S, Dv), in the dtype of outputs.
     grad_lse
-        (B, H, S), or None where the lse takes no part.
+        (B, H, S), or None where no loss depends on the lse.
 
     Returns
     -------
@@ -34,7 +34,7 @@ def merge_gradients(
     Raises
     ------
     ValueError, TypeError
-        For what does not fit together (MERGE-15, GRAD-42).
+        For inputs that do not fit together (MERGE-15, GRAD-42).
     """
     check_merge_gradients(outputs, lses, grad_output, grad_lse)
     work = working_dtype(outputs.dtype)

@@ -1,4 +1,4 @@
-"""Paged attention written out in NumPy: the keys of every sequence by its table, then packed sequences.
+"""Paged attention written out in NumPy: keys of every sequence gathered by its table, then packed attention.
 
 Source: SPEC.md, PAGED-1 to PAGED-15.  It expresses every keyword.
 """
@@ -37,8 +37,8 @@ def paged(
 ) -> Any:
     """The output (Tq, Hq, Dv), and on request the lse (Hq, Tq).
 
-    Shapes and keywords as in impls.operators; nothing is done with the maxima.  Raises ValueError or TypeError for
-    inputs that do not fit together (PAGED-12, PAGED-14).
+    Shapes and keywords as in impls.operators; the maxima are not used.  Raises ValueError or TypeError for inputs that
+    do not fit together (PAGED-12, PAGED-14).
     """
     check_pages(q, k_cache, v_cache, cu_seqlens_q, block_table, kv_lengths, k_scale, v_scale)
     dtype = q.dtype

@@ -70,7 +70,7 @@ def split_scale(scale: float | None, width: int) -> tuple[float, float]:
 
 
 def finite_part(v: np.ndarray) -> np.ndarray:
-    """The values with zeros for NaN and infinities, which ``add_special`` adds apart.
+    """The values with zeros for NaN and infinities, which ``add_special`` adds separately.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def finite_part(v: np.ndarray) -> np.ndarray:
     Returns
     -------
     np.ndarray
-        An array of its own, in the shape and dtype of v.
+        A new array, in the shape and dtype of v.
     """
     return np.where(np.isfinite(v), v, v.dtype.type(0))
 
@@ -95,7 +95,7 @@ def special_places(v: np.ndarray) -> Iterator[tuple[float, np.ndarray]]:
 def add_special(output: np.ndarray, allowed: np.ndarray, v: np.ndarray) -> None:
     """Add to ``output`` (…, Sq, Dv), in place, the NaN and infinite values of allowed keys (SDPA-22, SDPA-23).
 
-    As a plain product such a value would reach every row as 0 · NaN, masked or not; and one whose weight has
+    In a plain product such a value would reach every row as 0 · NaN, masked or not; and one whose weight has
     underflowed to zero must still be seen.
 
     Parameters
@@ -103,7 +103,7 @@ def add_special(output: np.ndarray, allowed: np.ndarray, v: np.ndarray) -> None:
     output
         (…, Sq, Dv), changed.
     allowed
-        (…, Sq, Sk), boolean: who may attend to what.
+        (…, Sq, Sk), boolean: the keys that each row may attend to.
     v
         (…, Sk, Dv), with its NaN and infinities.
     """
@@ -119,7 +119,7 @@ def with_past(
     past_key: np.ndarray | None,
     past_value: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray, int | np.ndarray, list[np.ndarray]]:
-    """All keys and values, the offset of the diagonal, and what is returned of them (DEC-1 to DEC-3).
+    """All keys and values, the offset of the diagonal, and the present, if any (DEC-1 to DEC-3).
 
     Raises ValueError or TypeError for a past that does not fit (DEC-7).
     """

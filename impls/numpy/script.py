@@ -1,4 +1,4 @@
-"""Scripts in NumPy: arrays as they are, and the written-out implementations by their source."""
+"""Scripts in NumPy: arrays unchanged, and the written-out implementations by their source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attention_conformance.impls.script import CARRIED, Given, Terms, Writer, as
 
 
 def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
-    """Array as NumPy has it, through ``ml_dtypes`` where it lacks the dtype, and then the layout in memory."""
+    """Arrays in their dtype, through ``ml_dtypes`` where NumPy lacks it, and then their layout in memory."""
     others = [each for each in arrays if each.dtype in CARRIED]
     lines = assigned(others, lambda each: f"a.astype(ml_dtypes.{each.dtype})")
     return lines + assigned(arrays, lambda each: _layout(each, memory))

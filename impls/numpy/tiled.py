@@ -1,31 +1,31 @@
 """Attention in NumPy over tiles: no array as large as the score matrix, on as many threads as NumPy's BLAS has.
 
-A call is cut into blocks of query rows and heads (``plan``), which threads share, each with a BLAS of one thread
-meanwhile (``share_out``).  A block goes over its keys tile by tile (``attend``): scores, softmax and output in memory
-of one tile.  Its matrix products are cut into pieces that the BLAS multiplies without packing them first (``product``).
+A call is cut into blocks of query rows and heads (``plan``), which threads share while the BLAS uses one thread each
+(``share_out``).  A block goes over its keys tile by tile (``attend``): scores, softmax and output in memory of one
+tile.  Its matrix products are cut into pieces that the BLAS multiplies without packing them first (``product``).
 
 Source: Dao et al. 2022 (FlashAttention, https://arxiv.org/abs/2205.14135), restated for NumPy.  The query rows of the
 heads that share a key/value head, and of several such heads, form one block, so that grouped heads and decoding with
 one query row are matrix products too.  Keys that causality, window or lengths hide from a whole block are not visited.
 Large blocks read keys and values seldom and need Python seldom; several of them give threads something to share, and
-under a diagonal small ones leave out more of what is hidden.
+under a diagonal small ones skip more of the hidden keys.
 
 Softmax is the same whatever is subtracted from a row's scores.  So a block is first computed with nothing
-subtracted, which spares the passes over the scores that find and subtract a maximum.  That is accurate where a row's
-Σ exp(s) is no tiny number (LEAST; it is at least 1 with the maximum subtracted): nothing that counts underflows then.
+subtracted, which saves the passes over the scores that find and subtract a maximum.  That is accurate where a row's
+Σ exp(s) is not tiny (LEAST; it is at least 1 with the maximum subtracted): nothing that counts underflows then.
 Where a row has less, or anything is not finite, the block is computed again with the running maximum of the online
 softmax (Milakov & Gimelshein 2018, https://arxiv.org/abs/1805.02867).
 
-OpenBLAS copies what it multiplies into an order of its own.  Its kernels for AVX-512 read matrices where they lie
-instead, if the product has at most a million multiply-adds and the right matrix is not transposed
-(kernel/x86_64/sgemm_small_kernel_permit_skylakex.c), which takes up to a sixth less.  ``matmul`` of a stack of pieces
-makes such calls one after the other without going back to Python.  A threaded BLAS shares out matrix products alone,
-and waits for its threads in each of them; a thread that takes whole blocks shares out exp and the other passes too, as
-NumPy lets go of the interpreter in them.
+OpenBLAS copies its operands into an order of its own.  Its kernels for AVX-512 read matrices in place instead, if the
+product has at most a million multiply-adds and the right matrix is not transposed
+(kernel/x86_64/sgemm_small_kernel_permit_skylakex.c), which takes up to a sixth less time.  ``matmul`` of a stack of
+pieces makes such calls one after the other without going back to Python.  A threaded BLAS shares out only matrix
+products, and waits for its threads in each of them; threads that take whole blocks share out exp and the other passes
+too, as NumPy releases the interpreter in them.
 
 It expresses every keyword but ALiBi, scales by head, rotations, block masks, trees and ``return_weights``, whose
 result is the array that it avoids.
-Memory: a tile of scores and a copy of its keys for each thread, and k and v where they have to be converted.
+Memory: a tile of scores and a copy of its keys for each thread, and k and v where they must be converted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from attention_conformance.impls.numpy.parts import add_special, finite_part, sp
 from attention_conformance.impls.process.threads import blas
 from attention_conformance.impls.validate import check_inputs
 
-#: Where a block lies: its batch entry, its key/value heads, its query rows.
+#: Place of a block: its batch entry, its key/value heads, its query rows.
 Place = tuple[int, slice, slice]
 
 Job = TypeVar("Job")
@@ -58,26 +58,26 @@ TILE = 3 * 2**17
 #: Rows of a block, over all heads of its group: the more, the less often keys and values are read.
 ROWS = 1024
 
-#: Rows of a block along a diagonal at least, where a block computes a triangle of hidden scores.  Not less: Python lets
-#: one thread go on at a time, and between products each needs Python.
+#: Least rows of a block along a diagonal, where a block computes a triangle of hidden scores.  Not fewer: Python lets
+#: one thread run at a time, and between products each needs Python.
 DIAGONAL_ROWS = 256
 
 #: Keys for each row of a block under a long diagonal: its hidden triangles are a sixteenth of a call.
 DIAGONAL_KEYS = 16
 
-#: Blocks of a call at least, as long as they have LEAST_ROWS, from so many multiply-adds on: threads need something to
-#: share, but with small blocks they mostly wait for each other in Python.  Not by the number of threads, on which no
-#: bit of a result may depend.
+#: Least blocks of a call, and the multiply-adds from which it applies, as long as blocks have LEAST_ROWS: threads need
+#: something to share, but with small blocks they mostly wait for each other in Python.  The number of threads does not
+#: count, as no bit of a result may depend on it.
 BLOCKS = ((8, 2**29), (4, 2**27), (2, 2**25))
 
 #: Rows from which on matrix products are near their full speed.
 LEAST_ROWS = 128
 
-#: Keys of a tile at most.
+#: Most keys of a tile.
 KEYS = 768
 
-#: Least Σ exp(s) of a row for which nothing has to be subtracted.  Numbers below 2⁻¹²⁶ are lost: of such a sum over n
-#: keys n · 2⁻¹⁰⁶, and of the products with values of size |v| n · 2⁻¹³⁰ ÷ |v|.  The first rows of causal attention have
+#: Least Σ exp(s) of a row for which nothing must be subtracted.  Numbers below 2⁻¹²⁶ are lost: n · 2⁻¹⁰⁶ of such a sum
+#: over n keys, and n · 2⁻¹³⁰ ÷ |v| of the products with values of size |v|.  The first rows of causal attention have
 #: few keys, so that half of them have sums below 1.
 LEAST = 2.0**-20
 
@@ -87,8 +87,8 @@ UNPACKED = {"SkylakeX": 10**6}
 #: Rows of a piece are a multiple of this, so that the kernels are full and the usual blocks leave no rows over.
 PIECE = 8
 
-#: Rows from which on a transposed copy of the keys takes no longer than what it saves; what both take where there are
-#: many stands in impls/SPEED.md.
+#: Rows from which on a transposed copy of the keys takes no longer than it saves; impls/SPEED.md has the times of both
+#: for many rows.
 MANY = 128
 
 #: The number of threads of a BLAS belongs to the process, so only one call at a time may change it.
@@ -131,7 +131,7 @@ class Visible:
 
 @functools.lru_cache(maxsize=16)
 def _triangle(rows: int, columns: int, diagonal: int) -> np.ndarray:
-    """True in column j of row i where j ≤ i + diagonal.  Kept, as most blocks of a call have the same edges."""
+    """True in column j of row i where j ≤ i + diagonal.  Cached, as most blocks of a call have the same edges."""
     triangle = np.tri(rows, columns, diagonal, dtype=bool)
     triangle.flags.writeable = False
     return triangle
@@ -164,7 +164,7 @@ class Plan:
 
 
 def plan(seen: Visible, q: tuple[int, ...], v: tuple[int, ...]) -> Plan:
-    """Plan of a call: the blocks it is cut into, by the shapes of q (B, Hq, Sq, D) and of all v (B, Hkv, Sk, Dv)."""
+    """Plan of a call: its blocks, by the shapes of q (B, Hq, Sq, D) and of all v (B, Hkv, Sk, Dv)."""
     (batch, heads, queries, width), (_, kv_heads, keys, value_width) = q, v
     group, total = heads // kv_heads, batch * heads * queries
     products = total * keys * (width + value_width)
@@ -175,7 +175,7 @@ def plan(seen: Visible, q: tuple[int, ...], v: tuple[int, ...]) -> Plan:
     rows = max(1, min(queries, rows // max(1, group)))
     lines = max(1, rows * group)
     together = max(1, min(kv_heads, ROWS // lines, total // (least * lines)))
-    # The last rows first: under a diagonal they see the most keys, and whoever has none left waits for the rest.
+    # The last rows first: under a diagonal they see the most keys, and threads without work wait for the rest.
     row_slices = list(slices(0, queries, rows))[::-1]
     head_slices = list(slices(0, kv_heads if group else 0, together))
     blocks = [(b, some, each) for b in range(batch) for some in head_slices for each in row_slices]
@@ -212,7 +212,7 @@ def product(left: np.ndarray, right: np.ndarray, out: np.ndarray | None = None) 
 
 
 def transposed(keys: np.ndarray, rows: int) -> np.ndarray:
-    """``keys`` (N, C, D) as the right side (N, D, C) of a product with so many rows, copied where that pays."""
+    """``keys`` (N, C, D) as the right side (N, D, C) of a product with this many rows, copied where that pays."""
     right = keys.transpose(0, 2, 1)
     return np.ascontiguousarray(right) if unpacked() and rows >= MANY * len(keys) else right
 
@@ -229,12 +229,12 @@ def available() -> int:
 
 
 def share_out(jobs: Sequence[Job], work: Callable[[Job, np.ndarray], None], scratch: Sequence[np.ndarray]) -> None:
-    """Do the jobs in order, each with the scratch of its thread; the first is the caller's own.
+    """Do the jobs in order, each with the scratch of its thread; the first thread is the caller's own.
 
-    Each scratch has a thread, but there is none beyond the caller's and one for each core.
+    Each scratch has a thread, but there are no more than the caller's and one for each core.
     Raises the first exception of any of them.
     """
-    todo = iter(jobs)  # shared: each thread that is free takes the next one
+    todo = iter(jobs)  # shared: each free thread takes the next job
 
     def serve(own: np.ndarray) -> None:
         with np.errstate(all="ignore"):  # NaN and inf are inputs like any other; the setting is the thread's own
@@ -249,7 +249,7 @@ def share_out(jobs: Sequence[Job], work: Callable[[Job, np.ndarray], None], scra
         try:
             serve(scratch[0])
         finally:
-            wait(others)  # whatever happened: they use memory that is the caller's
+            wait(others)  # whatever happened: they use the caller's memory
         for each in others:
             each.result()
 
@@ -273,7 +273,7 @@ class Heads:
     #: (G, Sq, Sk).
     mask: np.ndarray | None
     bias: np.ndarray | None
-    #: What query rows are multiplied by before the product and scores after it, and what caps them then.
+    #: Factors of query rows before the product and of scores after it, and the cap of the scores then.
     before: float
     after: float
     softcap: float | None
@@ -286,14 +286,14 @@ class Heads:
 def attend(q: np.ndarray, rows: slice, heads: Heads, scratch: np.ndarray, output: np.ndarray, lse: np.ndarray) -> None:
     """Fill output (G, R, Dv) and lse (G, R) for a block of query rows (G, R, D), with a tile of scores in scratch."""
     block = _Block(q, rows, heads, scratch, output, lse)
-    # A bias or a sink is there to make scores differ much, so that the first attempt would often be the first of two.
+    # A bias or a sink makes scores differ much, so that the plain attempt would often be followed by the second.
     if heads.bias is not None or heads.sinks is not None or not block.plain():
         block.online()
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Query rows (G, R, D), the rows R that they are of each head, what they attend to, and where that goes."""
+    """Query rows (G, R, D), their places R in each head, what they attend to, and where results go."""
 
     q: np.ndarray
     rows: slice
@@ -303,7 +303,7 @@ class _Block:
     lse: np.ndarray
 
     def plain(self) -> bool:
-        """Output and lse with nothing subtracted; False, and neither, where that is not accurate."""
+        """Output and lse with nothing subtracted; False, without either, where that is not accurate."""
         parts = self._parts()
         first = next(parts, None)
         if first is None:
@@ -312,9 +312,9 @@ class _Block:
         for sums, added in parts:
             total += sums
             output += added
-        if not (total.min() >= LEAST and total.max() < np.inf):  # nor NaN, which the comparisons are false for
+        if not (total.min() >= LEAST and total.max() < np.inf):  # the comparisons are false for NaN too
             return False
-        if not np.isfinite(np.vdot(output, output)):  # a sum of squares, which also leaves out numbers beyond 1e17
+        if not np.isfinite(np.vdot(output, output)):  # a sum of squares, which also excludes numbers beyond 1e17
             return False
         # In one pass, with the rounding to half precision in it.
         shape = self.output.shape
@@ -367,7 +367,7 @@ class _Block:
         self.lse[...] = (top + np.log(total)).reshape(self.lse.shape)
 
     def _scaled(self, unit: float) -> np.ndarray:
-        """Query rows (G · R, D) in the dtype that is computed in, times what comes before the product, and ``unit``."""
+        """Query rows (G · R, D) in the dtype that is computed in, times the factor before the product and ``unit``."""
         work, (groups, count, width) = self.heads.keys.dtype, self.q.shape
         scaled = self.q.astype(work, copy=False) * work.type(self.heads.before * unit)
         return scaled.reshape(groups * count, width)
@@ -379,7 +379,7 @@ class _Block:
         return slices(*self.heads.visible.span(self.heads.batch, self.rows), max(1, size))
 
     def _scores(self, q: np.ndarray, keys: slice, unit: float = 1.0) -> np.ndarray:
-        """Scores (G · R, keys) of one tile, in ``scratch``, of hidden keys too.
+        """Scores (G · R, keys) of one tile, in ``scratch``, hidden keys included.
 
         Capped scores are multiplied by ``unit``; others have it from ``q``.
         """
@@ -409,7 +409,7 @@ class _Block:
 
 @functools.cache
 def _power() -> tuple[np.ufunc, float]:
-    """A power, and what a score is multiplied by to be its exponent: 2^x where NumPy has it as a vector loop.
+    """A power, and the factor that makes a score its exponent: 2^x where NumPy has it as a vector loop.
 
     On AVX-512 that takes half the time of e^x, and elsewhere 18 times as much (measured in float32).
     """

@@ -40,13 +40,13 @@ def varlen(
     cu_seqlens_q, cu_seqlens_k
         (N + 1,): where each sequence begins, and where the last one ends.
     is_causal, causal_offset, window, scale, softcap, sinks
-        As of ``eager.attention``, inside each sequence.
+        As in ``eager.attention``, inside each sequence.
     bias
         (N or 1, Hq or 1, max_seqlen_q, max_seqlen_k): added to the scores of each sequence, from its first row and key.
     max_seqlen_q, max_seqlen_k
         The size of the bias, and nothing else.
     return_lse
-        Whether the lse is wanted.
+        Whether the lse is returned.
 
     Returns
     -------

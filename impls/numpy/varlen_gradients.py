@@ -29,16 +29,16 @@ def varlen_gradients(
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
 ) -> Any:
-    """The gradients of q, k and v in their shapes; zeros for what is in no sequence.
+    """The gradients of q, k and v in their shapes; zeros for rows in no sequence.
 
     Parameters
     ----------
     q, k, v, cu_seqlens_q, cu_seqlens_k
-        As of ``varlen.varlen``.
+        As in ``varlen.varlen``.
     grad_output
         (Tq, Hq, Dv): the gradient of the output.
     is_causal, causal_offset, window, scale, softcap, max_seqlen_q, max_seqlen_k
-        As of ``varlen.varlen``.
+        As in ``varlen.varlen``.
 
     Returns
     -------

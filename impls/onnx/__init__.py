@@ -1,11 +1,10 @@
 """Implementations in ONNX: the standard operator, ONNX Runtime's own operators, and models exported from torch.
 
 An export for fixed lengths takes a processor 0.3 s, one with batch and lengths left open 1.3 s, as every operation is
-then traced with symbols.  Most sets of options are asked at fewer than five shapes; so lengths are open in the calls
-that share them, plain ones with or without a mask, and every other call has an export of its own.  All are kept
-on disk (impls.onnx.exported).  Plain options, head counts and widths are constants of the graph; array keywords are its
-inputs.  Torch is imported by the first export (impls.onnx.exporting), so not at all by a process that finds its models
-on disk.
+then traced with symbols.  Most sets of options are tested at fewer than five shapes; so lengths are open in the calls
+that share them, plain ones with or without a mask, and every other call has its own export.  All are kept on disk
+(impls.onnx.exported).  Plain options, head counts and widths are constants of the graph; array keywords are its inputs.
+Torch is imported by the first export (impls.onnx.exporting), so not at all by a process that finds its models on disk.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 from attention_conformance.impls.contract import Framework, Implementation, Layout, Profile
 from attention_conformance.impls.envelope import Envelope
 
-#: What exports are judged in: every dtype that ONNX Runtime has kernels for, and float64 at one opset.
+#: Dtypes that exports are judged in: every one that ONNX Runtime has kernels for, and float64 at one opset.
 _FLOAT64, _FLOAT16 = ("float64", "float32", "float16"), ("float32", "float16")
 #: ONNX Runtime has no bfloat16 kernels on the CPU for MatMul, Softmax and the attention operators.
 #: Nor has it a float64 kernel for the attention operators.  The Attention node runs in float64 nevertheless:
@@ -25,7 +24,7 @@ _KERNELS = ("float32", "float16")
 
 
 def _entry(name: str, target: str, summary: str, prepare: str = "sessions:prepare", **fields: Any) -> Implementation:
-    """A record with what all of ONNX Runtime's have in common; ``target`` and ``prepare`` are relative to impls/."""
+    """A record with the common fields of ONNX Runtime's; ``target`` and ``prepare`` are relative to impls/."""
     return Implementation(
         name=name,
         target=f"attention_conformance.impls.{target}",
@@ -81,12 +80,12 @@ def _export(
         deferred="torch",  # models are kept on disk, and torch takes seconds to import
         dtypes=dtypes,
         requires=("onnxruntime", "onnx", "onnxscript", "torch"),
-        worker=f"export{opset}",  # exporting takes minutes, and two processes take half of them
+        worker=f"export{opset}",  # exporting takes minutes, and two processes take half the time
     )
 
 
 def _static(opset: int, name: str, b: int, heads: int, sq: int, sk: int, width: int) -> Implementation:
-    """A model that is exported for one shape, as most are that are deployed: every case is asked at it."""
+    """A model that is exported for one shape, as most deployed models are: every case is run at that shape."""
     sizes = {"batch_sizes": b, "head_counts": heads, "key_head_counts": heads, "query_lengths": sq, "key_lengths": sk}
     envelope = Envelope.declared({**sizes, "head_widths": width, "value_widths": width}, ())
     text = f"torch's scaled_dot_product_attention for q of ({b}, {heads}, {sq}, {width}) over {sk} keys"

@@ -62,7 +62,7 @@ def wait(returned: Any) -> None:
 
 
 def matmul(a: Any, b: Any) -> Callable[[], Any]:
-    """A model of one MatMul, on the CPU; a GPU's products are cuBLAS's, by which other frameworks measure it."""
+    """A model of one MatMul, on the CPU; a GPU's products are cuBLAS's, which other frameworks measure."""
     if a.device_name() != "cpu":
         raise NotImplementedError
     from onnx import helper
@@ -77,7 +77,7 @@ def matmul(a: Any, b: Any) -> Callable[[], Any]:
 
 
 def copy(array: Any) -> Callable[[], Any]:
-    """Left to the others: ONNX Runtime's own copy is NumPy's."""
+    """Left to other frameworks: ONNX Runtime's own copy is NumPy's."""
     raise NotImplementedError
 
 
@@ -86,22 +86,22 @@ def events(device: str) -> None:
 
 
 def cache_bytes(device: str) -> None:
-    """ONNX Runtime does not tell."""
+    """ONNX Runtime does not report it."""
 
 
 def memory(device: str) -> None:
-    """ONNX Runtime's arenas do not tell what they hold."""
+    """ONNX Runtime's arenas do not report what they hold."""
 
 
 def release() -> None:
-    """Every session has an arena that it keeps: the ones that wait for their next call are closed."""
+    """Close the sessions that wait for their next call: each keeps an arena."""
     from attention_conformance.impls.onnx.sessions import session
 
     session.cache_clear()
 
 
 def versions() -> dict[str, str]:
-    """Versions of ONNX Runtime, and of the packages whose models it is given here, if they are imported."""
+    """Versions of ONNX Runtime, and of the packages whose models it runs here, if they are installed."""
     import importlib.metadata
 
     found = {"onnxruntime": onnxruntime.__version__}
@@ -114,12 +114,12 @@ def versions() -> dict[str, str]:
 
 
 def settings() -> tuple[Setting, ...]:
-    """None: what ONNX Runtime has is of a session."""
+    """None: ONNX Runtime's settings belong to a session."""
     return ()
 
 
 def _has_gpu() -> bool:
-    """The provider is built in even where there is no GPU; an allocation tells."""
+    """Whether an allocation succeeds: the provider is built in even where there is no GPU."""
     try:
         onnxruntime.OrtValue.ortvalue_from_shape_and_type((1,), np.float32, "cuda")
     except Exception:  # ONNX Runtime has no narrower class for it

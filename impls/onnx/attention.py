@@ -4,7 +4,7 @@ Source: the ONNX operator specification, https://onnx.ai/onnx/operators/onnx__At
 has kernels of its own for float32 and float16; for float64 it expands the operator's function body.
 
 The operator has no attribute for the offset of the diagonal: it is 0, the number of past keys where there is a past,
-and ``nonpad_kv_seqlen`` − Sq, by batch, where there is that.  So these are the offsets that can be expressed.
+and ``nonpad_kv_seqlen`` − Sq, by batch, where that is given.  Only these offsets can be expressed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from onnx import ModelProto
 
 from attention_conformance.impls.onnx.graph import Graph, Input, float_attribute, without_tail
 
-#: Attribute qk_matmul_output_mode: the second result is what comes out of the softmax.
+#: Attribute qk_matmul_output_mode: the second result is the output of the softmax.
 AFTER_SOFTMAX = 3
 
 
@@ -34,8 +34,8 @@ def attention23(
 ) -> ModelProto:
     """A model of one Attention node of opset 23, whose inputs have the names of the keywords.
 
-    Raises NotImplementedError for mask together with bias, for an offset that the operator has not, and for a float64
-    scale or softcap that a float32 attribute cannot hold.
+    Raises NotImplementedError for mask together with bias, for an offset that the operator does not have, and for a
+    float64 scale or softcap that a float32 attribute cannot hold.
     """
     return _model(23, **locals())
 

@@ -1,8 +1,8 @@
 """ONNX Runtime's own operators, which its transformer models use: MultiHeadAttention and GroupQueryAttention.
 
 Source: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md.  They take
-(B, S, H · D), so the layout here is (B, S, H, D), of which that is another view.  They have kernels for
-float32 and float16, no type for float64, and no CPU kernel for bfloat16.  A model is for one shape.
+(B, S, H · D), so the layout here is (B, S, H, D), another view of it.  They have kernels for float32 and float16, no
+type for float64, and no CPU kernel for bfloat16.  A model is for one shape.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def group_query(
     ``kv_lengths`` becomes seqlens_k (which is one less), ``bias`` becomes attention_bias, ``window``
     local_window_size (which counts the row's own key), ``sinks`` head_sink.  Raises NotImplementedError for another
     number of queries than of new keys, Dv ≠ D, a width that is not a multiple of 8, a window that is not causal, a bias
-    that repeats rows or keys, and key lengths together with a past: the operator takes the new keys of a batch to lie
-    directly behind its own last one.
+    that repeats rows or keys, and key lengths together with a past: the operator expects the new keys of a batch
+    directly after its own last one.
     """
     if q.shape[1] != k.shape[1]:
         # says "query and key must have the same sequence length when past_key is not provided"
@@ -142,7 +142,7 @@ def group_query(
 
 
 def _refuse_repeated(bias: Input | None, queries: int, keys: int) -> None:
-    """attention_bias is documented as (B or 1, H or 1, Sq, Sk); what does not fit at all is left to the operator."""
+    """attention_bias is documented as (B or 1, H or 1, Sq, Sk); other misfits are left to the operator."""
     if bias is None:
         return
     last = bias.shape[-2:]

@@ -1,10 +1,9 @@
 """Models exported from torch functions by ``torch.onnx.export``, kept on disk, and run by ONNX Runtime.
 
-A second run of the suite does not export them again, nor try again what could not be exported.  A model depends on the
-packages that made it and on the code that it was made from; both are part of its key, so a stale one is never found.
-The folder is
-``attention-conformance/onnx`` under the user's cache directory; the environment variable ATTENTION_CONFORMANCE_CACHE
-names another place, and "" turns it off.
+A second run of the suite neither exports them again nor retries failed exports.  A model depends on the packages that
+made it and on the code that it was made from; both are part of its key, so a stale one is never found.
+The folder is ``attention-conformance/onnx`` under the user's cache directory; the environment variable
+ATTENTION_CONFORMANCE_CACHE names another place, and "" turns it off.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ OPEN = {
     "mask": {-4: "batch", -2: "queries", -1: "keys"},
 }
 
-#: Keywords of calls that are exported with open lengths, and the widths of their heads: those that many calls share.
-#: Such an export takes five times as long as one for fixed lengths, and other calls have an export to themselves.
+#: Keywords of calls that are exported with open lengths, and the widths of their heads: many calls share these.
+#: Such an export takes five times as long as one for fixed lengths, so other calls have exports of their own.
 SHARED_KEYWORDS, SHARED_WIDTHS = {"is_causal", "mask"}, (8, 16)
 
-#: Errors that say something of the machine and not of the model, by class and by text; the next run tries again.
+#: Errors that are due to the machine and not to the model, by class and by text; the next run tries again.
 PASSING, PASSING_TEXT = (MemoryError, OSError), "can't allocate memory"
 
 
@@ -76,14 +75,14 @@ class NotExported:
         return cls(type(error).__name__, str(error), isinstance(error, NotImplementedError))
 
     def error(self) -> Exception:
-        """An exception that says the same."""
+        """An exception with this type and text."""
         error: Exception = type(self.type, (NotImplementedError if self.unsupported else Exception,), {})(self.text)
         error.add_note("Raised by the export; its type and text are kept with the exported models.")
         return error
 
 
 def cache_key(*parts: object) -> str:
-    """The name of a model that is made from these parts, each of which must have a faithful ``repr``."""
+    """The name of a model made from these parts, each of which must have a faithful ``repr``."""
     return hashlib.sha256(repr((_surroundings(), parts)).encode()).hexdigest()[:32]
 
 
@@ -102,7 +101,7 @@ def cached(name: str) -> bytes | NotExported | None:
 def keep(name: str, found: bytes | NotExported) -> None:
     """Keep a model or a failure, in one step so that no reader sees half of it.
 
-    A folder that cannot be written is no error.
+    A folder that cannot be written is not an error.
     """
     place = cache.folder("onnx")
     if place is None:
@@ -130,7 +129,7 @@ def _surroundings() -> str:
 
 
 def code(source: str) -> str:
-    """Syntax tree of a source, as text: in it no comment, no docstring and no line number stands."""
+    """Syntax tree of a source as text, without comments, docstrings and line numbers."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -156,7 +155,7 @@ def _prepare(function: Function, call: Call, opset: int) -> Function:
 
 
 def _open(function: Function, call: Call, opset: int) -> Any:
-    """The session of the model with open lengths, or of one for these very lengths if there is none that fits."""
+    """The session of the model with open lengths, or of a model for exactly these lengths if that one does not fit."""
     shapes = [shape for _, shape in call.shapes]
     canonical = open_shapes(call)
     if canonical is not None:
@@ -172,10 +171,10 @@ def _open(function: Function, call: Call, opset: int) -> Any:
 
 
 def open_shapes(call: Call) -> Shapes | None:
-    """The shapes with which the model is exported that a call shares with others; None if it has one of its own.
+    """The shapes for the export of the model that a call shares with others; None if the call has its own model.
 
-    Shared are batch and lengths of sdpa, with few keywords and of common widths, where each axis has the length that
-    it shall have: one that repeats is not open, and no more is a length of 0.
+    Calls of sdpa with few keywords and common widths share batch and lengths, if each axis has its full length: an axis
+    that repeats is not open, and neither is a length of 0.
     """
     keywords = {name for name, _ in call.options} | set(call.arrays)
     if call.operator != SDPA.name or not keywords <= SHARED_KEYWORDS:
@@ -199,8 +198,8 @@ def open_shapes(call: Call) -> Shapes | None:
 def fits(inputs: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> bool:
     """Whether a model's declared inputs take arrays of these shapes.
 
-    A declared axis is a length or a symbol; a symbol stands for one length wherever it appears, and a
-    formula of symbols ("s1 + 2") fits nothing here.
+    A declared axis is a length or a symbol; a symbol is one length wherever it appears, and a formula of symbols
+    ("s1 + 2") fits nothing here.
     """
     lengths: dict[str, int] = {}
     if len(inputs) != len(shapes):
@@ -234,7 +233,7 @@ def _exported(
 ) -> bytes | NotExported:
     """The serialised model, or what its export raised: from disk, or exported now.
 
-    Raises MemoryError and OSError, which say nothing of the model.
+    Raises MemoryError and OSError, which say nothing about the model.
     """
     name = f"{function.__module__}:{function.__qualname__}"
     key = cache_key(name, opset, dtype, options, shapes, dynamic)

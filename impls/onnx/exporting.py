@@ -18,7 +18,7 @@ from attention_conformance.impls.contract import Function
 #: Array keywords that do not have the dtype of q.
 _DTYPES = {"mask": torch.bool, "kv_lengths": torch.int64, "causal_offset": torch.int64}
 
-#: What torch's own function refuses too, by how the sentence starts with which the exporter says so.  Another error of
+#: Reasons of calls that torch's own function refuses too, by the start of the exporter's message.  Any other error of
 #: the exporter is a failure of the call.
 _REFUSALS = {
     "is_causal and attn_mask cannot be set at the same time": "torch.onnx.export takes is_causal or a mask, not both",
@@ -26,7 +26,7 @@ _REFUSALS = {
 
 
 class _Module(torch.nn.Module):
-    """A call as torch.export wants it: a module whose inputs are the arrays, in order."""
+    """A call as torch.export takes it: a module whose inputs are the arrays, in order."""
 
     def __init__(self, function: Function, names: Sequence[str], options: Mapping[str, Any]) -> None:
         super().__init__()
@@ -46,9 +46,9 @@ def export(
 ) -> bytes:
     """The serialised model of a torch function for arrays of these shapes, by name.
 
-    ``open_axes`` name the length of each axis, counted from the array's end, that shall fit any; None for none.
-    Raises NotImplementedError for what has no translation, and what the function or the exporter raises, a
-    function that does not take any length among it.
+    ``open_axes`` names the length of each axis, counted from the array's end, that must fit any; None for none.
+    Raises NotImplementedError for a call without a translation, and what the function or the exporter raises, such
+    as for a function that does not take any length.
     """
     names = [name for name, _ in shapes]
     arrays = tuple(torch.zeros(shape, dtype=_DTYPES.get(name, getattr(torch, dtype))) for name, shape in shapes)
@@ -64,12 +64,12 @@ def export(
                 raise
             # "An error is thrown if both attn_mask and is_causal are set."
             raise NotImplementedError(reason) from error
-    assert exported is not None  # it is None only if it was told to write a file
+    assert exported is not None  # it is None only if it wrote a file
     return exported.model_proto.SerializeToString()
 
 
 def _dims(shape: tuple[int, ...], names: Mapping[int, str]) -> dict[int, Any]:
-    """torch.export's name for each open axis; a name is one length wherever it stands."""
+    """torch.export's name for each open axis; a name is one length wherever it appears."""
     return {len(shape) + axis: torch.export.Dim(name) for axis, name in names.items()}
 
 
@@ -85,7 +85,7 @@ def _refusal(error: BaseException | None) -> str | None:
 
 @contextlib.contextmanager
 def _tables_once() -> Iterator[None]:
-    """Let torch make its tables once instead of once per export: they are most of the time of a small one."""
+    """Let torch make its tables once instead of once per export: they take most of the time of a small export."""
     with contextlib.ExitStack() as stack:
         for owner, name, remembering in _tables():
             stack.enter_context(patch.object(owner, name, remembering))
@@ -97,9 +97,8 @@ def _tables() -> tuple[tuple[Any, str, Any], ...]:
     """The functions by which torch makes its tables: owner, name, and the same function with a cache.
 
     The translations by opset; the names of all composite operators, to which only a new custom operator could add; the
-    decompositions of what has no translation, and which of them are of composite operators; and the kernels that take
-    the place of those operators' own while a graph is decomposed.  Where torch has no such function, exports are
-    slower.
+    decompositions of operators without a translation, and which of them are of composite operators; and the kernels
+    that replace those operators' own while a graph is decomposed.  Exports are slower where torch has no such function.
     """
     found: list[tuple[Any, str, Any]] = []
     with contextlib.suppress(ImportError, AttributeError):
@@ -130,7 +129,7 @@ def _tables() -> tuple[tuple[Any, str, Any], ...]:
 
 
 def _remembering(make: Function, key: Callable[[Any], Hashable], copy: Callable[[Any], Any]) -> Function:
-    """A function of one table with a memory; every caller gets a copy, which it may change."""
+    """A function of one table with a cache; every caller gets a copy, which it may change."""
     made: dict[Hashable, Any] = {}
 
     def remembering(table: Any) -> Any:
@@ -152,9 +151,9 @@ def _two_tables(tables: tuple[Mapping[Any, Any], Mapping[Any, Any]]) -> tuple[di
 
 
 def _installed(override: Function, fake: dict[Any, Any]) -> Function:
-    """The context manager by which torch gives operators other kernels, with a memory of which they were.
+    """The context manager by which torch gives operators other kernels, with a cache of those kernels.
 
-    ``fake`` has the rules for tensors without values, of which it adds some.  When the context is left, operators have
+    ``fake`` has the rules for tensors without values; torch adds some.  When the context is left, operators have
     the kernels that they had before, and the rules that were added are gone.
     """
     made: dict[Hashable, list[tuple[Any, dict[Any, Any], Any]]] = {}
@@ -191,7 +190,7 @@ def _install(kernels: Sequence[tuple[Any, dict[Any, Any], Any]], fake: dict[Any,
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's messages: logged, warned or printed.  What matters is raised as well."""
+    """Suppress the exporter's messages, logged, warned or printed; anything that matters is raised as well."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

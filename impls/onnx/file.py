@@ -1,8 +1,8 @@
 """Model in a file as an implementation: its inputs and outputs are arguments, keywords and results by their names.
 
-An array of a call fits an input as it is, is converted, or does not fit.  A keyword that a call does not give and the
-model always takes is given the value that changes nothing, where there is one: every key allowed, a bias of zero, every
-key valid.
+An array of a call fits an input unchanged, is converted, or does not fit.  A keyword that a call does not give and the
+model always takes gets the value that changes nothing, where there is one: every key allowed, a bias of zero, every key
+valid.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from attention_conformance.impls.onnx.sessions import bound, session
 from attention_conformance.impls.operators import SDPA
 from attention_conformance.impls.validate import check_inputs
 
-#: The dtypes that a model may be of, by what ONNX Runtime calls them.
+#: The dtypes that a model may have, by ONNX Runtime's names.
 DTYPES = {
     "tensor(double)": "float64",
     "tensor(float)": "float32",
@@ -37,7 +37,7 @@ DTYPES = {
 _INTEGERS: dict[str, np.dtype] = {"tensor(int64)": np.dtype(np.int64), "tensor(int32)": np.dtype(np.int32)}
 _BOOLEAN: dict[str, np.dtype] = {"tensor(bool)": np.dtype(np.bool_)}
 
-#: Array keywords that do not have the dtype of q, and the types that hold what they say.
+#: Array keywords that do not have the dtype of q, and the types that hold them.
 _TYPES = {"mask": {**_BOOLEAN, **_INTEGERS}, "kv_lengths": _INTEGERS, "causal_offset": _INTEGERS}
 
 #: Axes of q, of k, and of the scores, (B, Hq, Sq, Sk), to which mask and bias are broadcast.
@@ -74,7 +74,7 @@ class Fitting:
         self._first = first
 
     def unfit(self) -> str:
-        """Half a sentence on the first input whose type says something else than ours, "" if there is none."""
+        """Half a sentence on the first input whose type does not match ours, "" if there is none."""
         if not self._floats:
             return f"its input {self._first.name} is {self._first.type}, expected one of {', '.join(DTYPES)}"
         arrays = (*self._spec.operator.arguments, *self._spec.operator.arrays)
@@ -87,7 +87,7 @@ class Fitting:
         return ""
 
     def of(self, call: Call) -> Fit:
-        """Fitting of a call's arrays to the model's inputs.  Raises NotImplementedError for what does not fit."""
+        """Fitting of a call's arrays to the model's inputs.  Raises NotImplementedError for arrays that do not fit."""
         self._check_options(call)
         filled = self._filled(call)
         shapes = {**dict(call.shapes), **{name: array.shape for name, array in filled.items()}}
@@ -113,7 +113,7 @@ class Fitting:
         return fit
 
     def _contradicts(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-        """Whether q, k and v do not go together at any size, so that it is the model's to refuse them."""
+        """Whether q, k and v do not fit together at any size, so that the model must refuse them."""
         if self._spec.operator is not SDPA:
             return False
         arrays = [np.broadcast_to(np.float32(0), shapes[name]) for name in SDPA.arguments]
@@ -147,7 +147,7 @@ class Fitting:
         return made
 
     def _neutral(self, name: str, declared: Declaration, call: Call, value: Any) -> np.ndarray:
-        """Value that means the same as nothing, or, of an offset, the one number that is given or is the default."""
+        """Value that changes nothing; for an offset the one number that is given or is the default."""
         sequence, heads = (1, 2) if self._spec.layout == "BSHD" else (2, 1)
         q, k = call.shape("q"), call.shape("k")
         past = call.shape("past_key") if "past_key" in call.arrays else (0,) * _AXES
@@ -176,7 +176,7 @@ def _option_value(name: str, call: Call) -> Any:
 
 
 def _same(fixed: Any, given: Any, dtype: str) -> bool:
-    """Whether a constant is the one that is asked for; a graph of float32 holds numbers of float32."""
+    """Whether a constant is the requested one; a graph of float32 holds numbers of float32."""
     numbers = isinstance(fixed, float) and isinstance(given, (int, float))
     if numbers and dtype != "float64":
         return bool(np.float32(fixed) == np.float32(given))
@@ -189,7 +189,7 @@ def _numpy(type_: str) -> np.dtype:
 
 
 def _converted(value: Any, declared: Declaration, shape: tuple[int, ...] | None, device: str) -> Any:
-    """An array in the type and with the axes that a model declares, as it is where it has them."""
+    """An array in the type and with the axes that a model declares, unchanged where it has them."""
     exact = declared.type in DTYPES or value.data_type() == declared.type
     if exact and shape is None:
         return value
@@ -220,7 +220,7 @@ def static_sizes(inputs: Mapping[str, Declaration], layout: str) -> dict[str, tu
 
 
 class Model(Foreign):
-    """A model's file, and which of its inputs and outputs are which of ours."""
+    """A model's file, with its inputs and outputs by our names."""
 
     def __init__(self, path: Path, spec: ModelSpec, inputs: dict[str, Declaration], outputs: dict[str, str]) -> None:
         dtype = DTYPES[inputs[spec.operator.arguments[0]].type]
@@ -278,7 +278,7 @@ class _Names:
     outs: tuple[str, ...]
 
     def inputs(self) -> dict[str, str]:
-        """The model's inputs by our names.  Raises ImplementationError if one is missing or is none of ours."""
+        """The model's inputs by our names.  Raises ImplementationError if one is missing or is not one of ours."""
         operator = self.spec.operator
         results = [name for name, _ in operator.results]
         expected = [name for name in naming.ours(operator) if name not in results]
@@ -310,7 +310,7 @@ class _Names:
         return found
 
     def _recognised(self, theirs: tuple[str, ...], ours: list[str]) -> dict[str, str]:
-        """Names of ours that the model has or that are said of one of its names."""
+        """The model's names by ours: those that it shares with us, and those that the specification maps."""
         spec = {mine: name for mine, name in self.spec.names.items() if mine in ours}
         same = {name: name for name in ours if name in theirs and name not in spec.values()}
         for name in same.keys() & spec.keys():
@@ -321,7 +321,7 @@ class _Names:
         return f"its inputs are {', '.join(self.ins)}, its outputs {', '.join(self.outs)}"
 
     def _hint(self, fixed: Sequence[str] = ()) -> str:
-        """Hint on what to type, for names that are usual or near, and for options that the graph has to hold."""
+        """Hint on what to type, for usual names, and for options that the graph must hold."""
         taken = {*self.spec.names.values(), *naming.ours(self.spec.operator)}
         pairs = list(fixed)
         for name in (*self.ins, *self.outs):
@@ -334,7 +334,7 @@ class _Names:
 
 
 def _check_file(path: Path) -> None:
-    """Refuse what is no model, and data that lies outside the model's folder."""
+    """Refuse a file that is not a model, and data outside the model's folder."""
     try:
         proto = onnx.load(path, load_external_data=False)
     except (DecodeError, OSError, UnicodeDecodeError) as error:

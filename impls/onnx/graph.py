@@ -1,4 +1,4 @@
-"""Models built node by node: what a builder is told of each input, and what it hands back."""
+"""Models built node by node: the inputs as a builder gets them, and the model that it returns."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def without_tail(names: list[str]) -> list[str]:
 
 @dataclass
 class Graph:
-    """Nodes and constants of a model; every method adds some and returns the name of what they give."""
+    """Nodes and constants of a model; every method adds some and returns the name of their result."""
 
     nodes: list[NodeProto] = field(default_factory=list)
     constants: list[TensorProto] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Graph:
         return name
 
     def reshape(self, source: str, target: str, shape: tuple[int, ...]) -> str:
-        """A Reshape to this very shape, in which a 0 is a length."""
+        """A Reshape to exactly this shape, in which a 0 is a length."""
         return self.node("Reshape", [source, self.constant(f"{target}_shape", shape)], target, allowzero=1)
 
     def model(self, inputs: Sequence[Input | None], outputs: Sequence[str], opset: int) -> ModelProto:
@@ -93,7 +93,7 @@ class Graph:
 def float_attribute(name: str, value: float | None, dtype: str) -> dict[str, Any]:
     """A float attribute, or none for None.
 
-    Raises NotImplementedError if an attribute, which is float32, does not hold what a float64 call asks for.
+    Raises NotImplementedError if an attribute, which is float32, cannot hold the number of a float64 call.
     """
     if value is None:
         return {}
@@ -104,7 +104,7 @@ def float_attribute(name: str, value: float | None, dtype: str) -> dict[str, Any
 
 
 def compared(run: Function, call: Call, get: Callable[[Any], np.ndarray]) -> Function:
-    """A model's function for calls with an offset for each batch, of which it is no input; ``get`` gives a NumPy array.
+    """A model's function for calls with an offset for each batch, which is not its input; ``get`` makes a NumPy array.
 
     The function raises NotImplementedError if the offsets are not kv_lengths − Sq, which is what the operator has.
     """

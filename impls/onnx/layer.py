@@ -1,4 +1,4 @@
-"""The multi-head layer with ONNX Runtime's own operators: MultiHeadAttention between MatMuls, and Attention alone.
+"""The multi-head layer with ONNX Runtime's own operators: MultiHeadAttention between MatMuls, and Attention by itself.
 
 Source: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md.  Builders as ``impls.onnx.graph``
 describes them: they get a description of each array and return a model, for one shape.  The operators have kernels for
@@ -41,8 +41,8 @@ def multi_head(
     """A model of MatMul nodes and one MultiHeadAttention node, to which the biases are given if all three are there.
 
     ``mask`` becomes key_padding_mask as (B, Sk) or (B, Sq, Sk), ``kv_lengths`` the same input as (B,), ``bias`` becomes
-    attention_bias.  Raises NotImplementedError for other masks, for a mask beside lengths, and for a bias that repeats
-    rows or keys.
+    attention_bias.  Raises NotImplementedError for other masks, for a mask together with lengths, and for a bias that
+    repeats rows or keys.
     """
     graph = _Layer()
     sizes = _sizes(x_q, x_kv, sequence_first)
@@ -85,11 +85,11 @@ def packed(
     scale: float | None = None,
     sequence_first: bool = False,
 ) -> ModelProto:
-    """A model of one Attention node on the three weights side by side; self-attention alone.
+    """A model of one Attention node on the three weights side by side; only for self-attention.
 
     ``mask`` and ``kv_lengths`` become mask_index, ``bias`` attention_bias, as in ``multi_head``.  Raises
-    NotImplementedError as that, and for one or two of the three biases.  Without any, the operator's optional input is
-    left out, on which ONNX Runtime 1.31 crashes on the CPU (microsoft/onnxruntime issue 25005).
+    NotImplementedError as that does, and for one or two of the three biases.  Without any, the operator's optional
+    input is left out, and ONNX Runtime 1.31 crashes on the CPU (microsoft/onnxruntime issue 25005).
     """
     graph = _Layer()
     sizes = _sizes(x_q, None, sequence_first)
@@ -157,7 +157,7 @@ class _Layer(Graph):
         return self.node("Cast", [reshaped], "padding", to=TensorProto.INT32)
 
     def additive(self, bias: Input | None, sizes: _Sizes) -> str:
-        """attention_bias (B or 1, H or 1, Sq, Sk); what does not fit at all is left to the operator."""
+        """attention_bias (B or 1, H or 1, Sq, Sk); other misfits are left to the operator."""
         if bias is None:
             return ""
         shape = _aligned(bias)

@@ -1,4 +1,4 @@
-"""Source of a model: the ``onnx.helper`` calls that make it, so that a script holds the very model that was run."""
+"""Source of a model: the ``onnx.helper`` calls that make it, so that a script holds exactly the model that was run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _node(node: NodeProto) -> str:
     arguments = [f'"{node.op_type}"', _names(node.input), _names(node.output)]
     arguments += [f'domain="{node.domain}"'] if node.domain else []
     arguments += [f"{each.name}={_attribute(each)}" for each in node.attribute]
-    return textwrap.dedent(applied("helper.make_node", arguments, depth=3))  # it stands in a list in a function
+    return textwrap.dedent(applied("helper.make_node", arguments, depth=3))  # it is in a list in a function
 
 
 def _names(names: Sequence[str]) -> str:
@@ -71,7 +71,7 @@ def _values(name: str, values: Sequence[ValueInfoProto]) -> list[str]:
 
 
 def _broken(line: str) -> str:
-    """A list that is too long for a line in a function: what is in it on a line of its own, or on two."""
+    """A list that is too long for a line in a function: its content on a line of its own, or on two."""
     start, inside = line[:-1].split("[", 1)
     if len(2 * INDENT + inside) > WIDTH:
         inside = inside.replace(" for name in ", f"\n{INDENT}for name in ")

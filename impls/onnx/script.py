@@ -1,4 +1,4 @@
-"""Scripts in ONNX: the very model that a builder makes, or an export, and who runs it.
+"""Scripts in ONNX: exactly the model that a builder makes, or an export, and what runs it.
 
 Only text: onnx is imported when a model is written, torch is not.
 """
@@ -29,7 +29,7 @@ def put(arrays: Sequence[Given], memory: str, device: str) -> list[str]:
     return [assign_each([each.name for each in arrays], f'onnxruntime.OrtValue.ortvalue_from_numpy(a, "{device}")')]
 
 
-#: OrtValues.  The built-in implementations are handed NumPy arrays, which ``InferenceSession.run`` takes.
+#: OrtValues.  The built-in implementations get NumPy arrays, which ``InferenceSession.run`` takes.
 TERMS = Terms(
     imports=("import onnxruntime",),
     array="onnxruntime.OrtValue",
@@ -86,12 +86,12 @@ def exported(opset: int, written: Writer) -> Writer:
     return write
 
 
-#: What ONNX Runtime is handed: NumPy arrays, which it copies if they are not contiguous.
+#: Inputs of ONNX Runtime: NumPy arrays, which it copies if they are not contiguous.
 _CONTIGUOUS = dataclasses.replace(NUMPY, put=lambda arrays, memory, device: [])
 
 
 def _session_lines(runner: str, call: Call) -> list[str]:
-    """Once, the session or evaluator of ``model()``."""
+    """The lines that make the session or evaluator of ``model()`` once."""
     text = runner.format(providers=_PROVIDERS[call.device])
     return ["@functools.cache", "def session():", f"    return {text}"]
 
@@ -104,7 +104,7 @@ def _run(
     sources: tuple[str, ...] = (),
     exported: bool = False,
 ) -> Snippet:
-    # An offset for each batch is no input of a node, which computes its own (impls.onnx.graph).
+    # An offset for each batch is not an input of a node, which computes its own (impls.onnx.graph).
     given = [name for name, _ in call.shapes if exported or name != "causal_offset"]
     arrays = ", ".join(f'"{name}": {name}' for name in given)
     after = "" if len(call.results()) > 1 else "[0]"

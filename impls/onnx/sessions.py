@@ -1,6 +1,6 @@
 """ONNX Runtime sessions: from a model to a function that runs it on OrtValues through IO binding.
 
-Nothing is copied by a run: inputs are bound where they are, and outputs stay on the device.
+A run copies nothing: inputs are bound where they are, and outputs stay on the device.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from attention_conformance.impls.onnx.graph import build, compared
 from attention_conformance.impls.process import threads
 from attention_conformance.impls.process.fallbacks import WARNING
 
-#: Fatal messages only: what fails is raised as an exception as well, and is the caller's to show.
+#: Fatal messages only: failures are raised as exceptions as well, and the caller shows them.
 QUIET = 4
 
-#: Threads of a session where their number is not said.  Each session has a pool of its own and stays open for the next
-#: call of its kind: with a thread for each core of a large machine, hundreds of sessions would be thousands of threads.
+#: Threads of a session where their number is not set.  Each session has its own pool and stays open for the next call
+#: of its kind: with a thread for each core of a large machine, hundreds of sessions would have thousands of threads.
 FEW = 4
 
 PROVIDERS = {
@@ -43,16 +43,16 @@ def session(model: bytes | str, device: str) -> Any:
     """The session of a serialised model, or of the file with this path, made once."""
     opened = onnxruntime.InferenceSession(model, options(), providers=list(PROVIDERS[device]))
     wanted, has = PROVIDERS[device][0], opened.get_providers()
-    if wanted not in has:  # it is silent, and goes on with what it has
+    if wanted not in has:  # the session is silent, and continues with what it has
         warnings.warn(f"{WARNING} {wanted} is not in available provider names of the session: {has}", stacklevel=2)
     return opened
 
 
 def bound(opened: Any, outputs: Sequence[str], device: str) -> Function:
-    """The function that runs a session: its inputs as keywords or in order, the named outputs as a tuple or alone.
+    """The function that runs a session: its inputs as keywords or in order, the named outputs as a tuple, or the one.
 
-    Every call gets outputs of its own, so a result stays what it was when the next call is made.  No RunOptions are
-    given: any at all cost 25 µs a run (ONNX Runtime 1.31), and how much a run logs is the session's to say as well.
+    Every call gets outputs of its own, so the next call does not change a result.  No RunOptions are given: any at all
+    cost 25 µs a run (ONNX Runtime 1.31), and the session's options decide how much a run logs as well.
     """
     inputs = tuple(each.name for each in opened.get_inputs())
 

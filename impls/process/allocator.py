@@ -2,8 +2,8 @@
 
 By itself glibc gives freed memory back when the last block of its heap is free, or when a block is a large one.  The
 next call then takes it again, page by page, which may cost more than the call computes.  Whether it does depends on
-what else lies in the heap, so on chance that stays the same as long as a process lives: of one and the same function
-some processes would be slower than others by half.  Programs that call attention often are advised to keep their memory
+what else is in the heap, so on chance that stays the same as long as a process lives: for the same function some
+processes would be slower than others by half.  Programs that call attention often are advised to keep their memory
 (https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html, "Switch memory allocator").
 """
 
@@ -23,7 +23,7 @@ KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**62)}
 
 
 def environment() -> dict[str, str]:
-    """The variables of a process that keeps what it frees; those that the user has set are left alone.
+    """The variables of a process that keeps what it frees, without those that the user has set.
 
     Returns
     -------
@@ -49,7 +49,7 @@ def description() -> str:
 
 
 def trim() -> None:
-    """Give back what is free, where the C library can, so that what a process holds is what it uses."""
+    """Give back free memory, where the C library can, so that a process holds what it uses."""
     if sys.platform == "linux":
         function = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if function is not None:
@@ -58,7 +58,7 @@ def trim() -> None:
 
 @contextlib.contextmanager
 def without_gc() -> Iterator[None]:
-    """No garbage collection inside the block; afterwards as it was before.
+    """No garbage collection inside the block; the previous setting is restored afterwards.
 
     Yields
     ------

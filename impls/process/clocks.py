@@ -1,7 +1,7 @@
-"""Clocks as they were before any foreign code was loaded: what is timed is timed by these, and a replaced one is seen.
+"""Clocks as they were before any foreign code was loaded: timings use these, and a replaced clock is detected.
 
 A worker imports this module before its first job.  Code in the same process can replace these too, for as long as a
-call takes; that is for the parent's clock to see (bench/validity/cheating.py).
+call takes; the parent's clock detects that (bench/validity/cheating.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ perf_counter, process_time = time.perf_counter, time.process_time
 
 
 def replaced() -> str:
-    """Sentence that names the clocks of ``time`` that are other functions than they were; "" if none is.
+    """Sentence that names the clocks of ``time`` that were replaced; "" if none was.
 
     Returns
     -------

@@ -1,9 +1,9 @@
-"""Fallbacks of a library: what it says when it quietly takes another path than the one that it was asked for.
+"""Fallbacks of a library: its messages when it quietly takes another path than the requested one.
 
 ``torch.compile`` runs a function uncompiled once it has compiled it for ``recompile_limit`` forms (8), says so once,
-and stays with it in this process.  ONNX Runtime goes on with another execution provider where a run fails in one, and
-opens a session without a provider that it lacks; JAX takes the CPU where it finds no accelerator.  What is judged then
-is another implementation.  jax.nn's own choice between its implementations is said nowhere, so it cannot be seen.
+and stays with it in this process.  ONNX Runtime continues with another execution provider where a run fails in one, and
+opens a session without a provider that it lacks; JAX takes the CPU where it finds no accelerator.  Then another
+implementation is judged.  jax.nn does not report its choice between its implementations, so it cannot be detected.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from types import TracebackType
 
 from attention_conformance.impls.process.noise import grown, sizes
 
-#: Where a library says it, if not by a logger of this name.
+#: Where a message comes from, if not from a logger.
 WARNED, PRINTED = "a warning", "printed"
 
 
 @dataclass(frozen=True)
 class Signal:
-    """Signal of a fallback: what a message that tells of one holds."""
+    """Signal of a fallback: a text that its message holds."""
 
-    #: The logger, or one above it; or how else it comes.
+    #: The logger, or one above it; or WARNED or PRINTED.
     where: str
     text: str
-    #: Whether calls before may decide it, so that a fresh process need not have it.
+    #: Whether earlier calls may decide it, so that a fresh process need not have it.
     earlier: bool
 
 
@@ -41,17 +41,17 @@ SIGNALS = (
 
 LOGGERS = tuple({one.where: None for one in SIGNALS if one.where not in (WARNED, PRINTED)})
 
-#: A warning that is looked at although a library's warnings are not results, as it begins.
+#: Beginning of a warning that is looked at although a library's warnings are not results.
 WARNING = "Specified provider"
 
-#: Characters of the message that are kept, and bytes of what was printed that are looked at.
+#: Characters of the message that are kept, and bytes of the printed text that are looked at.
 QUOTED, READ = 120, 2**16
 
 
 class Fallbacks(logging.Handler):
     """A context manager around a call and its preparation.
 
-    ``found`` is the first fallback that calls before may have decided, ``side_effects`` says the others.
+    ``found`` is the first fallback that earlier calls may have decided, ``side_effects`` has the others.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Fallbacks(logging.Handler):
         return tuple(f"fell back: {text}" for text in self._others)
 
     def look(self, where: str, text: str) -> None:
-        """Keep the line of a message that tells of a fallback."""
+        """Keep the line of a message that reports a fallback."""
         for one in SIGNALS:
             if not where.startswith(one.where) or one.text not in text:
                 continue

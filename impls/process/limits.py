@@ -1,9 +1,9 @@
-"""Limits of a job: its memory, and room for what it prints; and the memory that is available, and that is held.
+"""Limits of a job: its memory, and the size of its output; and the memory that is available, and that is held.
 
 The parent looks at the memory of the worker, and of the programs that it started, while it waits for the answer.  A
-limit that the system keeps (RLIMIT_AS, RLIMIT_DATA) counts address space, of which frameworks reserve far more than
-they use, and what goes beyond it shows as some error deep in a library; a cgroup takes rights that few users have.
-So a job may go beyond its limit for the time between two looks.
+limit of the system (RLIMIT_AS, RLIMIT_DATA) counts address space, of which frameworks reserve far more than they use,
+and exceeding it shows as some error deep in a library; a cgroup requires rights that few users have.
+So a job may exceed its limit for the time between two looks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-#: Seconds between two looks.  A core writes new memory at 1 to 4 GiB/s, so a job goes beyond its limit by little.
+#: Seconds between two looks.  A core writes new memory at 1 to 4 GiB/s, so a job exceeds its limit by little.
 LOOK = 0.05
 
 #: Seconds between two looks at what is printed where memory is not bounded: jobs that are timed are left alone.
@@ -26,20 +26,20 @@ SELDOM = 1.0
 #: Part of the time that looks at all processes may take, to find the programs that a job started.
 LOOKING = 0.02
 
-#: Bytes that a job may print.  They lie in a file, and a loop that prints could fill the disk within its time.
+#: Bytes that a job may print.  They go into a file, and a loop that prints could fill the disk within its time.
 PRINTED = 1 << 28
 
-#: A worker that holds more than this part of its limit after a job is replaced, so that what one case leaves behind is
-#: not the failure of another one.
+#: A worker that holds more than this part of its limit after a job is replaced, so that the memory one case leaves
+#: behind does not fail another one.
 KEPT = 0.5
 
-#: Part of the machine's memory that a job may take if nothing else is said: the rest is for the system and the parent,
-#: so that it is the job that is ended, and not what the system picks when memory runs out.  Of jobs that run side by
-#: side (``--parallel``) each may take as much: several large ones at once are left to the system, unless
-#: ``--case-memory`` gives each less.
+#: Part of the machine's memory that a job may take by default: the rest is for the system and the parent, so that the
+#: job is ended, and not a process that the system picks when memory runs out.  Each of the jobs that run side by side
+#: (``--parallel``) may take this much: several large ones at once are left to the system, unless ``--case-memory``
+#: gives each less.
 SHARE = 0.8
 
-#: What Linux tells of this process.
+#: Linux's files about this process.
 PROC = Path("/proc/self")
 
 #: Where the kernel's files begin.
@@ -53,7 +53,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)")
 
 
 def size(text: str) -> int:
-    """The bytes that a text like "4GiB" or "500 MB" says.
+    """The bytes that a text like "4GiB" or "500 MB" means.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def size_text(number: float) -> str:
 
 
 def default(root: Path = ROOT) -> int:
-    """The memory that a job may take if nothing else is said, in bytes.
+    """The memory that a job may take by default, in bytes.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def _process(number: int) -> psutil.Process:
 
 
 def memory_maps() -> int:
-    """Memory maps of this process; 0 where the system does not say, and has no such limit."""
+    """Memory maps of this process; 0 where the system does not list them, and has no such limit."""
     try:
         with open("/proc/self/maps", "rb") as maps:
             return sum(1 for _ in maps)
@@ -218,7 +218,7 @@ def restart_peak() -> None:
 
 
 def peak() -> int:
-    """The most bytes that this process held (VmHWM) since ``restart_peak``; psutil does not tell.
+    """The most bytes that this process held (VmHWM) since ``restart_peak``; psutil does not report them.
 
     Returns
     -------
@@ -228,7 +228,7 @@ def peak() -> int:
     Raises
     ------
     OSError
-        Where the system does not tell either.
+        Where the system does not report them either.
     """
     found = re.search(r"^VmHWM:\s*(\d+) kB$", (PROC / "status").read_text(), re.MULTILINE)
     if found is None:
@@ -245,7 +245,7 @@ class Held:
         self._next = 0.0
 
     def now(self) -> int:
-        """Bytes; what the programs hold may be from a while ago, as it takes longer to find out."""
+        """Bytes; the programs' part may be from a while ago, as it takes longer to find."""
         started = time.monotonic()
         if started >= self._next:
             self._others = sum(map(resident, of_session(self._session)))
@@ -273,7 +273,7 @@ def of_session(first: int) -> list[int]:
 def _session(process: int) -> int:
     try:
         return os.getsid(process)
-    except OSError:  # it is gone, or somebody else's
+    except OSError:  # it is gone, or another user's
         return 0
 
 

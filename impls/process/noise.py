@@ -1,6 +1,6 @@
 """Noise of a call: how much it prints, and how often it warns.
 
-A worker's standard streams are a file (impls.process.pool), so what is printed is what the file grows by.
+A worker's standard streams are a file (impls.process.pool), so output shows as the growth of the file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 #: Warnings of one call that are reported.  NumPy warns once per operation, and a loop over blocks has dozens.
 STORM = 100
 
-#: Bytes of what was printed that are quoted.
+#: Bytes of the output that are quoted.
 QUOTED = 60
 
 #: The standard streams by their descriptors.
@@ -28,10 +28,10 @@ _C: Any = ctypes.CDLL(None)
 
 
 class Noise:
-    """A context manager around a call; ``side_effects`` are there when it is left."""
+    """A context manager around a call; ``side_effects`` are set at its end."""
 
     def __init__(self, warned: Callable[[Warning | str], None] | None = None) -> None:
-        """``warned`` is given each warning, too."""
+        """``warned`` gets each warning, too."""
         self._told = warned
         self.side_effects: tuple[str, ...] = ()
         self._warned = 0
@@ -94,12 +94,12 @@ def grown(earlier: dict[tuple[int, int], tuple[int, int]]) -> Iterator[tuple[int
     Parameters
     ----------
     earlier
-        Sizes that ``sizes`` gave; a stream that was another file then tells nothing.
+        Sizes that ``sizes`` gave; a stream that was another file then is left out.
 
     Yields
     ------
     tuple[int, int, int]
-        One of each file.
+        One for each file.
     """
     for file, (descriptor, size) in sizes().items():
         before = earlier.get(file, (descriptor, size))[1]

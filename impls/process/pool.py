@@ -1,14 +1,13 @@
 """Worker processes and pools of them: a crash, a hang or too much memory is an answer about one job.
 
 The next job finds a fresh process.  A pool has one process per library and one per plug-in, so that libraries do not
-disturb each other.  Where times are taken a process runs only while it has a job: libraries keep threads that wait for
-work by spinning (ONNX Runtime's pool, OpenMP with an active wait policy), and some run timers.  A process that is
-stopped by a signal does nothing, whatever its libraries would; ``python -m studies interference`` measures what it
-would take.
+disturb each other.  While timing, a process runs only while it has a job: libraries keep threads that wait for work by
+spinning (ONNX Runtime's pool, OpenMP with an active wait policy), and some run timers.  A process that is stopped by a
+signal does nothing, whatever its libraries do; ``python -m studies interference`` measures what they would take.
 
 POSIX (Linux, macOS): a worker inherits one end of a socket pair.  Requests are pickles, as the worker trusts its
-parent.  Answers are records of the type that the job's function says it returns (``wire.py``), as the parent does not
-trust a process that runs foreign code: whatever else it sends is Garbage, and ends it.
+parent.  Answers are records of the type that the job's function declares (``wire.py``), as the parent does not trust a
+process that runs foreign code: anything else that it sends is Garbage, and ends it.
 """
 
 from __future__ import annotations
@@ -43,24 +42,24 @@ from attention_conformance.impls.process.worker import CLOSED, SCRATCH, STOPPABL
 #: Lines of a dead worker's stderr that are kept for the message, and characters of each.
 STDERR_LINES, STDERR_WIDTH = 8, 1000
 
-#: Bytes at its end in which they are looked for.
+#: Bytes at the end of stderr in which they are looked for.
 STDERR_BYTES = 1 << 16
 
-#: Bytes of what was printed that are left in the file for the next job.
+#: Bytes of output that are left in the file for the next job.
 PRINTED_KEPT = 1 << 20
 
 #: Seconds that a worker has to end by itself when it is closed.
 GRACE = 2.0
 
-#: Seconds that the start of a worker may take, and that importing an implementation and asking for its devices may.
+#: Seconds that the start of a worker may take, and that importing an implementation and finding its devices may.
 START_TIMEOUT, IMPORT_TIMEOUT = 60.0, 300.0
 
-#: How Linux numbers the CPU clock of a process (include/linux/posix-timers_types.h): of its inverted number and a kind.
+#: Linux's number of a process's CPU clock (include/linux/posix-timers_types.h): its inverted number and a kind.
 CLOCK_SHIFT, CLOCK_OF_THE_SCHEDULER = 3, 2
 
 
 class Crashed(Exception):
-    """The worker, or a program that it ran, died during a job; the text says by what, ``stderr`` has its last words."""
+    """The worker, or a program that it ran, died during a job; the text says why, ``stderr`` has its last lines."""
 
     def __init__(self, text: str, stderr: str) -> None:
         super().__init__(text)
@@ -71,18 +70,18 @@ class Crashed(Exception):
 
 
 class OutOfMemory(Crashed):
-    """The job took more memory than it was given, or than there was; the worker was killed."""
+    """The job took more memory than it may, or than there was; the worker was killed."""
 
 
 class Garbage(Crashed):
-    """The worker sent what is no answer to its job, as only foreign code can have it do; it was killed."""
+    """The worker sent something that is not an answer to its job, as only foreign code makes it do; it was killed."""
 
 
 class TimedOut(Exception):
-    """The job took longer than it was given; the worker was killed."""
+    """The job took longer than it may; the worker was killed."""
 
 
-#: Exceptions that a job's are raised as, by name: our own, and those of Python that are made of a text.
+#: Types as which a job's exceptions are raised, by name: our own, and those of Python that are made from a text.
 _OWN = (InputError, ImplementationError, TimedOut, Crashed, OutOfMemory, Garbage)
 _RAISED: dict[str, type[Exception]] = {f"{each.__module__}.{each.__qualname__}": each for each in _OWN} | {
     f"builtins.{each.__name__}": each
@@ -94,8 +93,8 @@ _RAISED: dict[str, type[Exception]] = {f"{each.__module__}.{each.__qualname__}":
     )
 }
 
-#: Functions whose jobs never raise for what an implementation does but Crashed: another exception is one that foreign
-#: code had sent, or a mistake of ours, and in either case the job's outcome.
+#: Functions whose jobs raise only Crashed for what an implementation does: any other exception was sent by foreign
+#: code, or is a mistake of ours, and in either case is the job's outcome.
 NEVER_RAISE = frozenset(
     {
         "attention_conformance.impls.calls:call",
@@ -115,13 +114,13 @@ NEVER_RAISE = frozenset(
 def packages(checkout: Path | None = None) -> dict[str, list[str]]:
     """The suite's import package with the folders of its modules: this process's own, or those of a checkout of it.
 
-    A worker imports the package from these folders, the first of which has the ``__init__.py``.  So the one place that
-    knows how the suite is laid out is this function.
+    A worker imports the package from these folders, the first of which has the ``__init__.py``.  Only this function
+    knows how the suite is laid out.
 
     Parameters
     ----------
     checkout
-        The root of one; None for this process's own.
+        The root of a checkout; None for this process's own.
 
     Returns
     -------
@@ -135,12 +134,12 @@ def packages(checkout: Path | None = None) -> dict[str, list[str]]:
 
 @functools.cache
 def answer_type(function: str) -> Any:
-    """The type of a job's answer, as its function says; Any, which is plain values and arrays, for one of no suite."""
+    """The type of a job's answer, as its function declares; Any, for plain values and arrays, outside the suite."""
     if not function.startswith("attention_conformance."):
         return Any
     try:
         found = load(function)
-    except Exception:  # that is the worker's to say, and another revision may have it
+    except Exception:  # the worker reports it, and another revision may have the function
         return Any
     said = getattr(found, "__annotations__", {}).get("return", Any)
     return eval(said, found.__globals__) if isinstance(said, str) else said  # noqa: S307  (our own annotation)
@@ -148,7 +147,7 @@ def answer_type(function: str) -> Any:
 
 @functools.cache
 def most_bytes() -> int:
-    """Most bytes of arrays in an answer: with its inputs and copies one of more does not fit into the machine."""
+    """Most bytes of arrays in an answer: a larger one does not fit into the machine with its inputs and copies."""
     return max(limits.default() // 4, 1 << 28)
 
 
@@ -181,8 +180,8 @@ class Spent:
     """Seconds of a job: by the worker's clock, and by two that no code of its process can change.
 
     ``waited`` is by this process's clock, with the way there and back; ``cpu`` is the processor time of all threads of
-    the worker as the system counts it, None where it does not tell.  Of ``waited`` for ``queued`` seconds the worker or
-    this thread could have run and had no core, as the system counts it; 0 where it does not tell.
+    the worker as the system counts it, None where it does not.  For ``queued`` seconds of ``waited`` the worker or this
+    thread could have run and had no core, as the system counts it; 0 where it does not.
     """
 
     told: float
@@ -213,8 +212,8 @@ class InProcess:
         """Nothing to end."""
 
 
-#: Variables of every worker, unless the user has set them: JAX takes memory of a GPU as it needs it, where it would
-#: take three quarters at its start and leave none for the worker beside it.
+#: Variables of every worker, unless the user has set them: JAX takes memory of a GPU as it needs it, instead of three
+#: quarters at its start, which would leave none for the worker next to it.
 #: Source: https://docs.jax.dev/en/latest/gpu_memory_allocation.html.
 SHARED_GPU = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
@@ -253,7 +252,7 @@ class Worker:
         #: Processes started so far; more than one means that a job killed one.
         self.started = 0
         self._where = place or Place(sys.executable, None, None)
-        #: The cores that it may use, the first of which it is on between its jobs, and which ones it is on.
+        #: The places that it may be on, sets of cores, and the number of its place: the first one between its jobs.
         self.places = threads.places(cores)
         self._place = 0
         self._environment = {**SHARED_GPU, **os.environ, **(environment or {})}
@@ -264,21 +263,21 @@ class Worker:
         }
         self._process: subprocess.Popen | None = None
         self._connection: wire.Line | None = None
-        #: What the last job took; None before the first.
+        #: Time of the last job; None before the first.
         self.spent: Spent | None = None
-        #: Processor seconds of all jobs that ended, as far as the system tells.
+        #: Processor seconds of all jobs that ended, as far as the system counts them.
         self.cpu = 0.0
         self._printed: Any = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._kills = 0
-        #: Whether the process may be stopped; None until it said so.
+        #: Whether the process may be stopped; None until it has answered.
         self._stoppable: bool | None = None
         #: Clock and CPU time at the end of its last job.
         self._rested: tuple[float, float] | None = None
 
     @property
     def fresh(self) -> bool:
-        """Whether there is no process yet, or no longer one."""
+        """Whether there is no process yet, or no longer."""
         return self._process is None or self._process.poll() is not None
 
     @property
@@ -304,21 +303,21 @@ class Worker:
             self.call("attention_conformance.impls.process.threads:move", self.places[place], timeout=START_TIMEOUT)
 
     def call(self, function: str, *arguments: Any, timeout: float | None = None) -> Any:
-        """Run one job, ``module:function``.  ``timeout`` is in seconds; None waits for ever.
+        """Run one job, ``module:function``.  ``timeout`` is in seconds; None waits forever.
 
         Parameters
         ----------
         function
             ``module:function``.
         timeout
-            Seconds; None waits for ever.
+            Seconds; None waits forever.
         arguments
             Arguments, which can be pickled.
 
         Returns
         -------
         Any
-            Answer, of the type that the function says it returns.
+            Answer, of the type that the function declares.
 
         Raises
         ------
@@ -355,16 +354,16 @@ class Worker:
         self._rested = None if now is None else (time.perf_counter(), now)
 
     def close(self) -> None:
-        """End the process, and what it started."""
-        # Ctrl-C closes it while the thread that waits for its answer does: each has what there was when it came.
+        """End the process, and the programs that it started."""
+        # Ctrl-C and the thread that waits for the answer may both close it: each ends what it found.
         connection, process, printed, scratch = self._connection, self._process, self._printed, self._scratch
         if connection is not None:
             connection.close()
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
-                # With its own session it is one with what it started.
+                # With its own session it is one process group with the programs that it started.
                 (os.killpg if self._own_session else os.kill)(process.pid, signal.SIGKILL)
-            # What left its process group is in its session all the same.
+            # Processes that left the group are still in the session.
             for pid in limits.of_session(process.pid) if self._own_session else ():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
@@ -395,7 +394,7 @@ class Worker:
                 stdout=self._printed,
                 stderr=self._printed,
                 env={**self._environment, SCRATCH: self._scratch.name},
-                start_new_session=self._own_session,  # Ctrl-C reaches the parent alone, which then ends the worker
+                start_new_session=self._own_session,  # Ctrl-C reaches only the parent, which then ends the worker
             )
             theirs.close()
             self._kills = limits.kills()
@@ -406,7 +405,7 @@ class Worker:
     def _answer(
         self, connection: wire.Line, timeout: float | None, function: str, arguments: tuple[Any, ...], kind: Any
     ) -> Any:
-        """The process's answer to a job, which is of this kind, once it is sealed."""
+        """The process's answer to a job, of type ``kind``, once it is sealed."""
         job = pickle.dumps((function, arguments), pickle.HIGHEST_PROTOCOL)
         number, seal = secrets.token_bytes(wire.NUMBER), secrets.token_bytes(wire.NUMBER)
         wait = self._waiting(connection, timeout)
@@ -436,7 +435,7 @@ class Worker:
             self.close()  # the answer to this job would be taken for the next one's
             raise
         if os.fstat(self._printed.fileno()).st_size > PRINTED_KEPT:
-            self._printed.seek(0)  # the worker writes to it by the same position
+            self._printed.seek(0)  # the worker writes to it at the same position
             self._printed.truncate()
         if isinstance(value, wire.Raised):
             raise _exception(value, function)
@@ -447,14 +446,14 @@ class Worker:
         return core_wait_seconds(self.pid) + core_wait_seconds()
 
     def _waiting(self, connection: wire.Line, timeout: float | None) -> wire.Wait:
-        """A function that waits until the connection can do what is asked, or raises what ends the job."""
+        """A function that waits until the connection has one of some events, or raises what ends the job."""
         held = limits.Held(self.pid)
         end = float("inf") if timeout is None else time.monotonic() + timeout
         pause = limits.SELDOM if self.memory is None else limits.LOOK
 
         def wait(events: int) -> int:
             found = connection.ready(events, max(0.0, min(pause, end - time.monotonic())))
-            # An answer that has begun is waited for, and not as long as bytes come one by one.
+            # An answer that has begun is waited for, but not for as long as bytes come one by one.
             if time.monotonic() >= end + (wire.STALL if found else 0.0):
                 self.close()
                 raise TimedOut(f"no answer within {timeout:g} s")
@@ -472,7 +471,7 @@ class Worker:
         return wait
 
     def _wake(self) -> None:
-        """Let the process go on, and count what it did since its last job."""
+        """Let the process continue, and count what it did since its last job."""
         now = cpu_seconds(self.pid)
         if now is not None and self._rested is not None:
             self.idle.waited_seconds += time.perf_counter() - self._rested[0]
@@ -481,7 +480,7 @@ class Worker:
             continue_process(self.pid)
 
     def _last_words(self) -> str:
-        """The last lines that were printed, read without moving the position at which the worker may still print."""
+        """The last printed lines, read without moving the position at which the worker may still print."""
         file = self._printed.fileno()
         last = os.pread(file, STDERR_BYTES, max(0, os.fstat(file).st_size - STDERR_BYTES))
         lines = last.decode(errors="replace").splitlines()[-STDERR_LINES:]
@@ -515,8 +514,8 @@ class Pool:
     ready
         A job with the implementation for new processes, so that what it imports is not part of a job's time.
     always
-        Each new process has it before its first job; else those that ``start`` starts, which leaves what goes wrong
-        to the first job.
+        Whether each new process does it before its first job; else those that ``start`` starts do it, and leave
+        failures to the first job.
     """
 
     def __init__(
@@ -538,10 +537,10 @@ class Pool:
         self._runners: dict[str, Worker | InProcess] = {}
 
     def start(self, implementations: Iterable[Implementation]) -> None:
-        """Start the processes of these that are not there yet, and have each do the ``ready`` job, one on each core.
+        """Start the missing processes of these implementations, and have each do the ``ready`` job, one on each core.
 
-        A process that may use fewer cores than there are does it on whichever are free, and is then moved to the first
-        ones, as all of them.
+        A process that may use fewer cores than there are does it on any that are free, and is then moved to the first
+        ones, like all processes.
 
         Parameters
         ----------
@@ -558,7 +557,7 @@ class Pool:
         def ready(worker: Worker, implementation: Implementation) -> None:
             try:
                 worker.call(self._ready, implementation, timeout=IMPORT_TIMEOUT)
-            except Exception:  # of an import too, whatever it is
+            except Exception:  # any exception, also of an import
                 worker.close()
 
         self._on_free_places(
@@ -569,10 +568,10 @@ class Pool:
         )
 
     def side_by_side(self, tasks: Sequence[tuple[Implementation, Callable[[], None]]]) -> None:
-        """Run tasks at the same time, of which each has the process of an implementation to itself, and a place.
+        """Run tasks at the same time, each with the process of an implementation to itself, and a place.
 
-        As many as there are places for them; none where there is one place, where a process may use all cores.  Those
-        whose process is not there are not run, as it would end with the thread that starts it.
+        As many run as there are places; none where there is only one place, as a process may use all cores there.
+        Tasks whose process is not running are left out, as it would end with the thread that starts it.
 
         Parameters
         ----------
@@ -582,7 +581,7 @@ class Pool:
         Raises
         ------
         Exception
-            As the first of the tasks raises that does, once all have ended.
+            The exception of the first task that raises one, once all have ended.
         """
         found = [(self._runner(implementation), task) for implementation, task in tasks]
         if self._places > 1:
@@ -596,7 +595,7 @@ class Pool:
         return len(threads.places(self._cores)) if self._cores else usable_cores()
 
     def _on_free_places(self, tasks: Sequence[tuple[Worker, Callable[[], None]]]) -> None:
-        """Run each task while its worker is on a place that is free; then all are on the first one, as for timing."""
+        """Run each task while its worker is on a free place; then all are on the first one, as for timing."""
         free: queue.SimpleQueue[int] = queue.SimpleQueue()
         for place in range(self._places):
             free.put(place)
@@ -623,10 +622,10 @@ class Pool:
         except Exception:
             executor.shutdown()
             raise
-        except BaseException:  # Ctrl-C: what has not begun never does, and what has is ended
+        except BaseException:  # Ctrl-C: tasks that have not begun never do, and those that have are ended
             executor.shutdown(wait=False, cancel_futures=True)
             for worker, _ in tasks:
-                with contextlib.suppress(Exception):  # of the thread that may be closing it, too
+                with contextlib.suppress(Exception):  # its thread may be closing it, too
                     worker.close()
             raise
         executor.shutdown()
@@ -634,7 +633,7 @@ class Pool:
     def call(self, implementation: Implementation, function: str, *arguments: Any, timeout: float | None = None) -> Any:
         """Run a job (``module:function``) in the implementation's process.
 
-        A process that has to be started, as the last job ended it, is not part of this job's time.
+        Starting a process, where the last job ended it, is not part of this job's time.
 
         Parameters
         ----------
@@ -643,14 +642,14 @@ class Pool:
         function
             ``module:function``.
         timeout
-            Seconds; None waits for ever.
+            Seconds; None waits forever.
         arguments
             Arguments, which can be pickled.
 
         Returns
         -------
         Any
-            Answer, of the type that the function says it returns.
+            Answer, of the type that the function declares.
 
         Raises
         ------
@@ -713,7 +712,7 @@ class Pool:
         return {name: runner.idle.share for name, runner in self._runners.items() if runner.idle.waited_seconds}
 
     def rest(self) -> None:
-        """Stop all processes, also those that were left to wait."""
+        """Stop all processes, including those that were left waiting."""
         for runner in self._runners.values():
             runner.rest()
 
@@ -741,7 +740,7 @@ class Pool:
 
 
 def _exception(raised: wire.Raised, function: str) -> Exception:
-    """The exception that a job's is raised as: the first of its types that is in the table."""
+    """The exception as which a job's is raised, of the first of its types that is in the table."""
     note = f"in the worker process:\n{raised.trace}"
     kind = next((_RAISED[name] for name in raised.kinds if name in _RAISED), Exception)
     if function in NEVER_RAISE and not issubclass(kind, (Crashed, TimedOut)):
@@ -771,9 +770,9 @@ def cause(code: int) -> str:
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """CPU time that all threads of a process have taken; None where the system does not tell, or the process is gone.
+    """CPU time that all threads of a process have taken; None where the system has no count, or the process is gone.
 
-    The clock of a process has the number that clock_getcpuclockid(3) gives it.  Those of /proc count ticks of 10 ms.
+    The clock of a process has the number that clock_getcpuclockid(3) gives it.  Files of /proc count ticks of 10 ms.
     """
     if not pid or not sys.platform.startswith("linux"):
         return None
@@ -784,9 +783,9 @@ def cpu_seconds(pid: int) -> float | None:
 
 
 def core_wait_seconds(pid: int = 0) -> float:
-    """Seconds for which a process's first thread could have run and had no core; 0 where the system does not tell.
+    """Seconds for which a process's first thread could have run and had no core; 0 where the system has no count.
 
-    Without a number it is about the thread that asks.  Source: https://docs.kernel.org/scheduler/sched-stats.html.
+    Without a number it is about the calling thread.  Source: https://docs.kernel.org/scheduler/sched-stats.html.
     """
     try:
         text = Path(f"/proc/{pid or 'thread-self'}/schedstat").read_text(encoding="ascii")
@@ -796,7 +795,7 @@ def core_wait_seconds(pid: int = 0) -> float:
 
 
 def tells_core_wait() -> bool:
-    """Whether the system tells for how long a thread had no core.
+    """Whether the system counts for how long a thread had no core.
 
     Returns
     -------
@@ -810,17 +809,17 @@ def tells_core_wait() -> bool:
 
 
 def stop_process(pid: int) -> None:
-    """Stop a child process, and wait until all of its threads are; it does nothing until ``continue_process``.
+    """Stop a child process, and wait until all of its threads are stopped; it does nothing until ``continue_process``.
 
-    The signal alone takes 0.1 ms, and up to 8 ms were seen: the thread that gets it has to be scheduled first, on a
-    core where another one may spin.
+    The signal alone takes 0.1 ms, and up to 8 ms were seen: the thread that gets it must be scheduled first, on a core
+    where another one may spin.
     """
     with contextlib.suppress(ProcessLookupError, ChildProcessError):
         os.kill(pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # how it ended is its owner's to collect
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # its owner collects how it ended
 
 
 def continue_process(pid: int) -> None:
-    """Let a stopped process go on."""
+    """Let a stopped process continue."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)

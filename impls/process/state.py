@@ -1,9 +1,9 @@
 """State of a process that a call may leave changed: settings that later calls depend on, compared before and after it.
 
-Those here are of the process whatever the framework: random numbers, floating-point mode (of the calling thread;
-threads that a library keeps have their own), folder, environment, signals, threads of the linear algebra libraries.  A
-framework's own settings are in its ``arrays``.  What changed is put back, so that the next case finds what this one
-found.
+The settings here are those of the process for any framework: random numbers, floating-point mode (of the calling
+thread; threads that a library keeps have their own), folder, environment, signals, threads of the linear algebra
+libraries.  A framework's own settings are in its ``arrays``.  Changes are undone, so that the next case finds what this
+one found.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def arrow(before: Any, after: Any) -> str:
 
 
 def random_state_change(before: Any, after: Any) -> str:
-    """A change of what nobody can read: the state of random numbers.
+    """A change of the state of random numbers, whose values mean nothing to a reader.
 
     Parameters
     ----------
@@ -63,16 +63,16 @@ def random_state_change(before: Any, after: Any) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """One thing that holds for the whole process: how to read it, and how to put it back."""
+    """One setting of the whole process: how to read it, and how to restore it."""
 
     name: str
-    #: A value that stays what it is when the setting changes, and can be compared.
+    #: A value that stays the same when the setting changes, and can be compared.
     get: Callable[[], Any]
     put: Callable[[Any], Any]
     words: Callable[[Any, Any], str] = arrow
-    #: No result depends on it, so that a change is told and fails nothing.
+    #: No result depends on it, so that a change is reported and fails nothing.
     harmless: bool = False
-    #: Drawing random numbers moves it, as building a layer does; whether a result depends on it, a second call tells.
+    #: Drawing random numbers moves it, as building a layer does; a second call shows whether a result depends on it.
     random: bool = False
 
 
@@ -96,17 +96,17 @@ class Unreadable:
 
 
 class Watch:
-    """A context manager around a call; what it found is there when it is left."""
+    """A context manager around a call; its findings are set at its end."""
 
     def __init__(self, settings: Sequence[Setting]) -> None:
         self._settings = settings
         self._before: list[Any] = []
-        #: What changed and matters, and what changed and does no harm, "name: from → to" each.
+        #: Changes that matter, and harmless ones, "name: from → to" each.
         self.changed: tuple[str, ...] = ()
         self.side_effects: tuple[str, ...] = ()
-        #: Random numbers among what changed.
+        #: Changed states of random numbers.
         self.moved: tuple[Moved, ...] = ()
-        #: Names of settings that could not be put back.
+        #: Names of settings that could not be restored.
         self.stuck: tuple[str, ...] = ()
 
     def __enter__(self) -> Watch:
@@ -146,7 +146,7 @@ class FloatMode:
 
     rounding: str
     flushes: bool
-    #: The C library's record of it, by which it is put back.
+    #: The C library's record of it, from which it is restored.
     environment: bytes = field(compare=False, default=b"")
 
     def __str__(self) -> str:
@@ -154,7 +154,7 @@ class FloatMode:
 
 
 def float_mode() -> FloatMode:
-    """The floating-point mode, found by computing: there is no portable way to ask."""
+    """The floating-point mode, found by computing: there is no portable query."""
     buffer = ctypes.create_string_buffer(_ENVIRONMENT_BYTES)
     _C.fegetenv(buffer)
     if _ONE + _TINY > _ONE:
@@ -173,14 +173,14 @@ def _set_float_mode(mode: FloatMode) -> None:
 
 @dataclass
 class _NumpyRandom:
-    """NumPy's global random numbers.  Reading their state takes 50 µs, so it is read where memory changed."""
+    """NumPy's global random numbers.  Reading their state takes 50 µs, so it is read only where its memory changed."""
 
     _memory: bytes = b""
     _state: tuple[Any, ...] = ()
 
     def get(self) -> tuple[Any, ...]:
         generator = np.random.mtrand.get_bit_generator()
-        if type(generator) is not np.random.MT19937:  # a call put another one there; of its draws nothing is seen
+        if type(generator) is not np.random.MT19937:  # a call put another one there, whose draws are not seen
             return (type(generator).__name__,)
         memory = ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
         if memory != self._memory:
@@ -195,7 +195,7 @@ def _set_numpy_random(state: tuple[Any, ...]) -> None:
 
 
 def _names(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> str:
-    """Names of the entries that differ; what the environment holds is nobody's business."""
+    """Names of the entries that differ; the values of an environment are private."""
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     texts = []
     for name in changed:
@@ -205,7 +205,7 @@ def _names(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> str:
 
 
 def _environment() -> dict[bytes, bytes]:
-    """A copy at once, from where Python keeps it: entry by entry it takes 0.1 ms, most of what is spent here."""
+    """A copy at once, from where Python keeps it: entry by entry it takes 0.1 ms, most of the time spent here."""
     return dict(os.environb._data)  # type: ignore[attr-defined]
 
 
@@ -226,7 +226,7 @@ def _set_handlers(handlers: Mapping[str, Any]) -> None:
             signal.signal(number, handler)
 
 
-#: A library that compiles sets variables for its compiler: that is told, and is no failure.
+#: A library that compiles sets variables for its compiler: that is reported, and is not a failure.
 _SETTINGS = (
     Setting("floating-point mode", float_mode, _set_float_mode),
     Setting("random numbers of Python", random.getstate, random.setstate, random_state_change, random=True),
@@ -245,7 +245,7 @@ def settings() -> tuple[Setting, ...]:
     Returns
     -------
     tuple[Setting, ...]
-        Settings that a call must leave as they were, with how each is read and put back.
+        Settings that a call must leave unchanged, with how each is read and restored.
     """
     return (*_SETTINGS, *thread_settings())
 

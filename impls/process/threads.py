@@ -4,7 +4,7 @@ The number of threads is equal for all, and is set by the environment of the pro
 
 A thread stays on the core that it was on, round after round, and on a shared machine one core may be slower than
 another by half for seconds, while a neighbour works on its other hardware thread.  Then one process is slow and another
-is not, by the core that they happened to be on.  So rounds begin on the cores by their numbers; the command
+is not, depending on the core that they happen to be on.  So rounds begin on the cores in turn; the command
 ``python -m studies cores`` measures the difference.
 """
 
@@ -26,7 +26,7 @@ from attention_conformance.impls.process.limits import system_file
 #: Variable with the number of threads for the libraries of this process; those without a variable of their own read it.
 VARIABLE = "ATTENTION_CONFORMANCE_THREADS"
 
-#: What the libraries read: OpenMP's runtimes, MKL, OpenBLAS, Accelerate, NumExpr, and XLA's pool (its NPROC).
+#: Variables that libraries read: OpenMP's runtimes, MKL, OpenBLAS, Accelerate, NumExpr, and XLA's pool (its NPROC).
 VARIABLES = (
     VARIABLE,
     "OMP_NUM_THREADS",
@@ -37,7 +37,7 @@ VARIABLES = (
     "NPROC",
 )
 
-#: Where Linux tells which cores share which cache.
+#: Where Linux lists which cores share which cache.
 PROCESSORS = Path("/sys/devices/system/cpu")
 
 
@@ -48,7 +48,7 @@ def libraries() -> ThreadpoolController:
 
 @functools.cache
 def blas() -> ThreadpoolController:
-    """NumPy's BLAS, and any other that the process holds; none that threadpoolctl knows, as on macOS, is empty.
+    """NumPy's BLAS, and any other that the process holds; empty where threadpoolctl knows none, as on macOS.
 
     Returns
     -------
@@ -59,7 +59,7 @@ def blas() -> ThreadpoolController:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """The variables of a process whose libraries are to use so many threads.
+    """The variables of a process whose libraries must use this many threads.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def environment(threads: int) -> dict[str, str]:
 
 
 def wanted() -> int:
-    """Threads that this process's libraries are to use; 0 leaves it to them."""
+    """Threads that this process's libraries must use; 0 leaves it to them."""
     text = os.environ.get(VARIABLE, "")
     return int(text) if text.isdecimal() else 0
 
@@ -92,7 +92,7 @@ def affinity() -> frozenset[int]:
 
 
 def usable_cores() -> int:
-    """Number of cores that this process, and so its workers, may run on, or as many as a quota gives it the time of.
+    """Number of cores that this process, and so its workers, may run on, or fewer where a quota limits its time.
 
     Returns
     -------
@@ -115,7 +115,7 @@ def begin_on(number: int) -> None:
     The system may then place them all as it likes.  The cores are those that this process may use and that share the
     last cache with the first of them, so that a move never takes a thread away from its memory.  A thread that spins on
     that core, as those of ONNX Runtime do between two calls, would otherwise stay there for tens of milliseconds.
-    Nothing is moved where the system does not let.  Threads that are started later may use all cores, as ever.
+    Nothing is moved where the system does not allow it.  Threads that are started later may use all cores, as before.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def begin_on(number: int) -> None:
 
 
 def _move_through(thread: int, wanted: Callable[[set[int]], set[int]]) -> None:
-    """Let a thread use the wanted ones of its cores for a moment, and then all that it might."""
+    """Let a thread use only the wanted ones of its cores for a moment, and then all of them again."""
     with contextlib.suppress(OSError):  # a thread that ended meanwhile, a core that was taken away
         usable = os.sched_getaffinity(thread)
         if some := wanted(usable):
@@ -140,7 +140,7 @@ def _move_through(thread: int, wanted: Callable[[set[int]], set[int]]) -> None:
 
 
 def _others() -> list[int]:
-    """The other threads of this process; none where that is not told.  psutil reads a file of each, in every round."""
+    """The other threads of this process; none where not listed.  psutil would read a file of each, in every round."""
     try:
         return [int(name) for name in os.listdir("/proc/self/task") if int(name) != threading.get_native_id()]
     except OSError:
@@ -148,13 +148,13 @@ def _others() -> list[int]:
 
 
 def near() -> tuple[int, ...]:
-    """The cores that rounds begin on, in order; none where the system does not let a thread be moved."""
+    """The cores that rounds begin on, in order; none where the system does not allow a thread to be moved."""
     usable = affinity()
     return _near(usable) if usable else ()
 
 
 def places(count: int) -> tuple[tuple[int, ...], ...]:
-    """Places for processes of so many cores each, of those that share the last cache; times are taken in the first.
+    """Places for processes of ``count`` cores each, among those that share the last cache; timing uses the first place.
 
     Parameters
     ----------
@@ -205,14 +205,14 @@ def _near(usable: frozenset[int]) -> tuple[int, ...]:
 
 
 def last_caches(cores: Iterable[int], processors: Path = PROCESSORS) -> dict[str, int]:
-    """The last caches of the cores, as Linux tells them: who shares each (``0-3,8``), and its bytes, 0 if not told.
+    """The last caches of the cores, as Linux lists them: the cores of each (``0-3,8``), and its bytes, 0 if not known.
 
     Parameters
     ----------
     cores
         Numbers of cores.
     processors
-        The folder of the system that tells; another one in tests.
+        The folder of the system that lists them; another one in tests.
 
     Returns
     -------

@@ -1,13 +1,13 @@
 """Wire between a worker and its parent: requests are pickles, answers are typed records and raw arrays.
 
-The parent is trusted by its worker, so a request may be a pickle.  The worker runs foreign code and is not trusted by
-its parent: an answer is a header, a table of arrays, one msgpack record and the arrays' bytes, and reading it executes
-nothing.  Whatever else arrives is Malformed.  A request has a number that nothing foretells, which its answer carries;
-behind it comes a second number, the seal, which the worker reads and returns once it has sent its one answer.  So an
-answer that was sent from inside a call is followed by the worker's own, where the seal was to come, and is seen.  Code
-that takes the seal from the connection is a whole worker of its own, which the process's own answer then betrays: it
-comes where the next job's is expected.  The seal is sent with the job, as one that waits for the answer costs a second
-way there and back (0.1 ms of 0.25 ms) and is no harder to take.
+The worker trusts its parent, so a request may be a pickle.  The parent does not trust its worker, which runs foreign
+code: an answer is a header, a table of arrays, one msgpack record and the arrays' bytes, and reading it executes
+nothing.  Anything else that arrives is Malformed.  A request has an unpredictable number, which its answer carries;
+after it comes a second number, the seal, which the worker reads and returns once it has sent its one answer.  So an
+answer that was sent from inside a call is detected: the worker's own answer follows where the seal is expected.  Code
+that takes the seal from the connection acts as a whole worker, which the process's own answer then betrays: it comes
+where the next job's is expected.  The seal is sent with the job, as sending it after the answer costs a second round
+trip (0.1 ms of 0.25 ms) and makes it no harder to take.
 
 ``impls/PLUGINS.md`` says what no such wall can do between two processes of one user.
 """
@@ -41,7 +41,7 @@ NUMBER = 16
 JOB, SEAL = 1, 2
 REQUEST = struct.Struct("<B16sQ")
 
-#: An answer is a result, an exception, or a seal that comes back.  Its header: magic, kind, number, bytes of the table,
+#: An answer is a result, an exception, or a returned seal.  Its header: magic, kind, number, bytes of the table,
 #: of the record and of all arrays, and the seconds that the job took by the worker's clock.
 RESULT, RAISED, SEALED = 1, 2, 3
 ANSWER = struct.Struct("<4sBxxx16sIIQd")
@@ -50,13 +50,13 @@ MAGIC = b"ACw1"
 #: Most bytes of a record and of a table, and most arrays and axes, in an answer.
 LARGEST_RECORD, LARGEST_TABLE, MOST_ARRAYS, MOST_AXES = 1 << 24, 1 << 16, 256, 32
 
-#: Seconds without a byte after which an answer that has begun is not waited for.
+#: Seconds without a byte after which an answer that has begun is given up.
 STALL = 60.0
 
 #: Bytes that are read at once; most answers are shorter.
 CHUNK = 1 << 16
 
-#: The msgpack extension that stands for an array: its index in the table.
+#: The msgpack extension that represents an array: its index in the table.
 ARRAY = 1
 
 #: Dtypes by name: those of NumPy that are numbers, in either byte order, and those of ml_dtypes.
@@ -70,20 +70,20 @@ DTYPES: dict[str, np.dtype] = {
     if isinstance(kind, type) and issubclass(kind, np.generic)
 }
 
-#: Of any other dtype only shape and name are sent, which is all that a judge says of it: texts and times by name, and
-#: what else there is as "object".
+#: For any other dtype only shape and name are sent, as a judge reports nothing else of it: texts and times by name, and
+#: anything else as "object".
 NAMED = re.compile(
     r"[<>|=]?(?:[US]\d{1,4}|[mM]8(?:\[\w{1,6}\])?)|datetime64(?:\[\w{1,6}\])?|timedelta64(?:\[\w{1,6}\])?"
 )
 
 
 class Malformed(Exception):
-    """Answer that is none; the text says why."""
+    """Bytes that are not an answer; the text says why."""
 
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception as texts: its type and the types that it is derived from, what it says, and its traceback."""
+    """An exception as texts: its type and the types that it is derived from, its message, and its traceback."""
 
     kinds: tuple[str, ...]
     text: str
@@ -102,7 +102,7 @@ class Entry:
 
 # The worker's side.
 
-#: Modules whose classes jobs have and whose names are no longer in sys.modules, by name (bench/gate/hidden.py).
+#: Modules whose classes jobs use and that are no longer in sys.modules, by name (bench/gate/hidden.py).
 HELD: Mapping[str, Any] = {}
 
 
@@ -110,7 +110,7 @@ class _Jobs(pickle.Unpickler):  # (the parent's)
     """Reads jobs."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """The object that a job names, of modules that are hidden too."""
+        """The object that a job names, also one of a hidden module."""
         held = HELD.get(module)
         return super().find_class(module, name) if held is None else functools.reduce(getattr, name.split("."), held)
 
@@ -168,12 +168,12 @@ def failure(number: bytes, error: BaseException, seconds: float) -> list[Any]:
 
 
 def sealed(number: bytes) -> list[Any]:
-    """The answer that no other answer comes before the next job."""
+    """The answer which says that no other answer comes before the next job."""
     return [ANSWER.pack(MAGIC, SEALED, number, 0, 0, 0, 0.0)]
 
 
 def _sendable(text: Any) -> Any:
-    """Text without halves of surrogate pairs, which UTF-8 has not."""
+    """Text without halves of surrogate pairs, which UTF-8 does not have."""
     if isinstance(text, tuple):
         return tuple(map(_sendable, text))
     return text.encode(errors="replace").decode()
@@ -186,7 +186,7 @@ def _plain(value: Any, arrays: list[np.ndarray]) -> Any:
         return msgspec.msgpack.Ext(ARRAY, (len(arrays) - 1).to_bytes(4, "little"))
     if isinstance(value, np.generic) and isinstance(value.item(), (bool, int, float, str, bytes)):
         return value.item()
-    for kind in (str, bytes, bool, int, float):  # of a class of its own as the plain one
+    for kind in (str, bytes, bool, int, float):  # a subclass as the plain type
         if isinstance(value, kind):
             return kind(value)  # type: ignore[arg-type]
     if isinstance(value, Mapping):
@@ -208,7 +208,7 @@ def _exactly(descriptor: int, count: int) -> bytearray:
 
 # The parent's side.
 
-#: Waits until a socket can do one of these (select.POLLIN, POLLOUT), or raises what ends the wait.
+#: Waits until a socket is ready for one of these (select.POLLIN, POLLOUT), or raises what ends the wait.
 Wait = Callable[[int], int]
 
 
@@ -245,7 +245,7 @@ _LOCAL = threading.local()
 
 
 def _decoder(kind: Any) -> tuple[msgspec.msgpack.Decoder, list[dict[int, np.ndarray]]]:
-    """The decoder of a type, which takes arrays from the last of these and may so be kept; of this thread."""
+    """The decoder of a type, cached for this thread, and the list from whose last entry it takes arrays."""
     kept = _LOCAL.__dict__.setdefault("kept", {})
     if kind not in kept:
         given: list[dict[int, np.ndarray]] = []
@@ -267,7 +267,7 @@ def _array(wanted: Any, found: Any) -> Any:
 
 
 class Line:
-    """The parent's end of the connection.  All that waits has a limit, and nothing that is read is executed.
+    """The parent's end of the connection.  Every wait has a limit, and nothing that is read is executed.
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ class Line:
         end.setblocking(False)
         self._socket = end
         self._largest = largest
-        #: What was read behind the last answer.
+        #: Bytes that were read after the last answer.
         self._left = bytearray()
         self._chunk = memoryview(bytearray(CHUNK))
         self._poll = select.poll()
@@ -292,13 +292,13 @@ class Line:
         self._socket.close()
 
     def ready(self, events: int, seconds: float) -> int:
-        """Events among these that the connection has within so many seconds; 0 for none."""
+        """Events among these that the connection has within ``seconds``; 0 for none."""
         self._poll.modify(self._socket.fileno(), events)
         found = self._poll.poll(max(0, int(np.ceil(1000 * seconds))))
         return found[0][1] if found else 0
 
     def unasked(self) -> None:
-        """Raise Malformed if something arrived that nobody asked for, EOFError if the other end is closed."""
+        """Raise Malformed if something arrived without a request, EOFError if the other end is closed."""
         if self.ready(select.POLLIN, 0):
             raise Malformed("bytes that nothing asked for") if self._socket.recv(1) else EOFError
 
@@ -318,7 +318,7 @@ class Line:
                         self.unasked()
 
     def receive(self, wait: Wait, followed: bool = False) -> Answer:
-        """The next answer, after which there is nothing unless it is ``followed`` by another one.
+        """The next answer, after which nothing may come unless it is ``followed`` by another one.
 
         Raises Malformed, EOFError, or what ``wait`` raises.
         """
@@ -353,7 +353,7 @@ class Line:
         return found
 
     def _read_more(self, begun: bytearray, count: int, wait: Wait) -> None:
-        """Read until so many bytes have begun."""
+        """Read until ``begun`` has ``count`` bytes."""
         while len(begun) < count:
             got = self._into(self._chunk, wait, first=not begun)
             begun += self._chunk[:got]
@@ -396,7 +396,7 @@ def _allocated(text: bytes, total: int) -> tuple[tuple[np.ndarray, ...], list[me
 
 
 def _bytes(each: Entry) -> int:
-    """Bytes that follow for an entry.  Raises Malformed for one that no array has."""
+    """Bytes that follow for an entry.  Raises Malformed for an entry that no array has."""
     if len(each.shape) > MOST_AXES or any(n < 0 or n >= 1 << 48 for n in each.shape):
         raise Malformed(f"an array of shape {str(each.shape)[:100]}")
     if prod(n for n in each.shape if n) >= 1 << 48:

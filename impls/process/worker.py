@@ -1,10 +1,10 @@
 """Worker process, the process's side: takes jobs from its parent one by one until the parent is gone.
 
 A job is the name of a function (``module:function``) and its arguments; the answer is its result or its exception,
-as ``wire.py`` has it.
+as ``wire.py`` writes it.
 ``pool.py`` runs this file by its path, as ``python -P worker.py DESCRIPTOR SETTINGS``.  The suite's packages
 are imported from where SETTINGS say, before anything else is, so that neither the folder that the worker runs in nor
-PYTHONPATH can put others in their place.  So this file's top imports nothing but the standard library.
+PYTHONPATH can replace them.  So the top of this file imports only the standard library.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any, NoReturn
 
-#: Variable that names a folder of the worker's own.  What a job that was killed left there goes when the worker does.
+#: Variable that names a folder of the worker's own.  Files that a killed job left there are removed with the worker.
 SCRATCH = "ATTENTION_CONFORMANCE_SCRATCH"
 
 #: The folder's name.
@@ -39,14 +39,14 @@ _SCRATCH = ""
 #: Seconds between two looks at whether the parent still lives.
 WATCH = 1.0
 
-#: PR_SET_PDEATHSIG of Linux' prctl: the signal that a process is sent when its parent ends.
+#: PR_SET_PDEATHSIG of Linux' prctl: the signal that a process gets when its parent ends.
 PARENT_ENDED = 1
 
 
 #: File descriptors among which the connection's is drawn.
 DESCRIPTORS = range(64, 512)
 
-#: What is printed where the connection is closed, and nobody but the job can have done it.
+#: Message where the connection is closed, which only the job can have done.
 CLOSED = "the job closed the connection of its process"
 
 #: The job that asks whether the parent may stop this process between two jobs.
@@ -75,14 +75,14 @@ def main(
         os.sched_setaffinity(0, cores)
     faulthandler.enable(all_threads=False)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
-    # What an implementation prints is kept apart from the answers, and behind what its crash says.
+    # An implementation's output is kept apart from the answers, and goes where the message of its crash goes.
     os.dup2(2, 1)
     descriptor = private(descriptor)
     stoppable = stoppable and _killed_with_parent()
     wire = module_beside("wire")
     import_packages(packages)
     with contextlib.suppress(OSError):  # the folder is gone
-        sys.path.append(os.getcwd())  # for package.module:function; behind all else, so that it shadows nothing
+        sys.path.append(os.getcwd())  # for package.module:function; after all else, so that it shadows nothing
     from attention_conformance.impls.loading import load
 
     with contextlib.suppress(ImportError):  # another revision may have none
@@ -120,7 +120,7 @@ def private(descriptor: int) -> int:
 
 
 def module_beside(name: str) -> ModuleType:
-    """A module that lies beside this file: the parent's own, where the packages are those of another checkout."""
+    """A module next to this file: the parent's own, even where the packages are those of another checkout."""
     spec = importlib.util.spec_from_file_location(
         f"_attention_conformance_{name}", Path(__file__).with_name(f"{name}.py")
     )
@@ -133,7 +133,7 @@ def module_beside(name: str) -> ModuleType:
 
 
 def import_packages(packages: Mapping[str, Sequence[str]]) -> None:
-    """Import packages from their folders, of which the first has the ``__init__.py``, whatever sys.path has.
+    """Import packages from their folders, the first of which has the ``__init__.py``, whatever sys.path has.
 
     Raises ImportError where there is none.
     """
@@ -156,7 +156,7 @@ def _killed_with_parent() -> bool:
 
 
 def _end_with_parent(parent: int) -> None:
-    """End this process when its parent is gone: one that was killed could not end it, and a job may never return."""
+    """End this process when its parent is gone: a killed parent could not end it, and a job may never return."""
     while os.getppid() == parent:
         time.sleep(WATCH)
     _end()

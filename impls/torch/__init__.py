@@ -7,13 +7,14 @@ from typing import Any
 from attention_conformance.impls.contract import DTYPES, Framework, Implementation, Profile
 from attention_conformance.impls.envelope import Envelope, Sizes
 
-#: The composition computes half precision in float32 throughout (unless torch.backends.cuda is told to reduce in it).
+#: The composition computes half precision in float32 throughout (unless torch.backends.cuda is set to reduce in it).
 _WIDE = dict.fromkeys(("float16", "bfloat16"), Profile.WIDE)
-#: Flash kernels keep scores in float32 and round the weights before they meet v; so does uncompiled flex attention.
+#: Flash kernels keep scores in float32 and round the weights before the product with v; so does uncompiled flex
+#: attention.
 _FUSED = dict.fromkeys(("float16", "bfloat16"), Profile.FUSED)
 #: Every tensor between two operations is in the dtype of the inputs.
 _STORAGE = dict.fromkeys(("float16", "bfloat16"), Profile.STORAGE)
-#: Compiled code is of any two lengths; an axis of another kind would be another form.
+#: Compiled code takes any two lengths; another size of another axis would be another form.
 _ONE_FORM = Envelope.declared(
     {
         "batch_sizes": 2,
@@ -28,7 +29,7 @@ _ONE_FORM = Envelope.declared(
 
 
 def _entry(name: str, target: str, summary: str, profiles: dict[str, Profile], **fields: Any) -> Implementation:
-    """A record with what all of PyTorch's have in common; ``target`` is relative to this folder."""
+    """A record with the common fields of PyTorch's; ``target`` is relative to this folder."""
     return Implementation(
         name=name,
         target=f"attention_conformance.impls.torch.{target}",
@@ -36,7 +37,7 @@ def _entry(name: str, target: str, summary: str, profiles: dict[str, Profile], *
         requires=("torch", "ml_dtypes"),
         profiles=profiles,
         summary=summary,
-        # What Dynamo traces takes seconds, and is judged beside the rest, in two processes of its own.
+        # Functions that Dynamo traces take seconds, and are judged in parallel with the rest, in two other processes.
         worker="" if "case_seconds" not in fields else "torch-flex" if target.startswith("flex:") else "torch-dynamo",
         **fields,
     )

@@ -27,8 +27,8 @@ def devices() -> tuple[str, ...]:
 def put(array: np.ndarray, device: str) -> torch.Tensor:
     """The tensor with the array's elements and strides; on the CPU it shares the array's memory.
 
-    On another device the stretch of memory that the strides span is copied as it is, so that what lies
-    between the elements is there too; what lies before and behind it is not.
+    On another device the stretch of memory that the strides span is copied unchanged, including the memory between the
+    elements, but not the memory before and behind them.
     """
     repeated = tuple(stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True))
     # With the Ellipsis an array of rank 0 stays an array.
@@ -81,13 +81,13 @@ def wait(returned: Any) -> None:
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Into one tensor; of float32 on CUDA in float32, unless torch was told to use TF32."""
+    """A product into one tensor; float32 on CUDA in float32, unless torch is set to use TF32."""
     out = torch.empty_like(a)
     return lambda: torch.mm(a, b, out=out)
 
 
 def copy(array: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Into one tensor."""
+    """A copy into one tensor."""
     out = torch.zeros_like(array)
     return lambda: out.copy_(array)
 
@@ -107,7 +107,7 @@ class CudaEvents:
         self._cycles_per_second = 0.0
 
     def hold(self, seconds: float) -> bool:
-        """Put a kernel behind what was submitted so far that waits, on one multiprocessor, for this long.
+        """Queue a kernel that waits, on one multiprocessor, for this long.
 
         It counts cycles, so where the clock is low it waits longer.  PyTorch has it for its own tests of streams; False
         where it is gone.
@@ -125,7 +125,7 @@ class CudaEvents:
         return True
 
     def late(self, native: Mapping[str, Any]) -> tuple[dict[str, Any], Callable[[], None]]:
-        """Arguments whose tensors of floating point are 0, and what puts copies of the right ones into the stream.
+        """Arguments whose floating-point tensors are 0, and a function that queues copies of the right ones.
 
         A kernel that does not wait for the stream that it is called in computes with zeros.
         """
@@ -147,11 +147,11 @@ class CudaEvents:
         return bool(self._first.query())
 
     def end(self) -> None:
-        """Put the second one behind what was submitted so far."""
+        """Put the second mark behind what was submitted so far."""
         self._second.record()
 
     def seconds(self) -> float:
-        """Wait until the device is past the second mark; the time from the first to it."""
+        """Wait until the device is past the second mark; returns the time between the two marks."""
         self._second.synchronize()
         return self._first.elapsed_time(self._second) / 1e3
 
@@ -162,12 +162,12 @@ def events(device: str) -> CudaEvents | None:
 
 
 def cache_bytes(device: str) -> int | None:
-    """L2 of a CUDA device, which older versions of torch do not tell."""
+    """L2 of a CUDA device, which older versions of torch do not report."""
     return None if device == "cpu" else getattr(torch.cuda.get_device_properties(device), "L2_cache_size", None)
 
 
 def memory(device: str) -> tuple[int, int] | None:
-    """Bytes by the caching allocator of a CUDA device, which counts what tensors hold, not what it keeps; no CPU."""
+    """Bytes by a CUDA device's caching allocator, which counts what tensors hold, not what it keeps; None on CPU."""
     if device == "cpu":
         return None
     return torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
@@ -193,7 +193,7 @@ def settings() -> tuple[Setting, ...]:
 
 
 def _set_default_device(device: torch.device) -> None:
-    torch.set_default_device(None if device.type == "cpu" else device)  # None takes away what a call put there
+    torch.set_default_device(None if device.type == "cpu" else device)  # None removes what a call put there
 
 
 def _set_deterministic(modes: tuple[bool, bool]) -> None:

@@ -1,6 +1,6 @@
 """Block masks and trees of draft tokens as the mask of torch.nn.functional.scaled_dot_product_attention.
 
-Source: SPEC.md, BLOCK-1 to TREE-4: the dense mask that both stand for, as model code has it where it has no kernel.
+Source: SPEC.md, BLOCK-1 to TREE-4: the dense mask that both mean, as model code has it where it has no kernel.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def block_sparse(
 ) -> Any:
     """The output (B, Hq, Sq, Dv), and with a past the present; keywords as in impls.contract.
 
-    Raises ValueError or TypeError for inputs that do not fit together, NotImplementedError for what the function
+    Raises ValueError or TypeError for inputs that do not fit together, NotImplementedError for calls that the function
     refuses by name.
     """
     k, v, offset, present = with_past(k, v, causal_offset, past_key, past_value)

@@ -1,4 +1,4 @@
-"""``torch.compile`` as a way to prepare a call, and ``eager.attention`` with the commonest keywords to compile.
+"""``torch.compile`` as a way to prepare a call, and ``eager.attention`` with the most common keywords to compile.
 
 There is one compiled function for all calls, with dynamic shapes.
 
@@ -52,8 +52,8 @@ def warmed(function: Function, call: Call) -> Function:
 def compile_function(function: Function) -> Function:
     """The one compiled form of a function.
 
-    The limits are of the process, and set here: one that compiles nothing, as it differentiates a plug-in that does so
-    by itself, keeps torch's own, and does not import what compiles.
+    The limits hold for the process, and are set here: a process that compiles nothing, as it differentiates a plug-in
+    that compiles by itself, keeps torch's own limits, and does not import the compiler.
     """
     keep_compilations()
     torch._dynamo.config.recompile_limit = FORMS
@@ -63,7 +63,7 @@ def compile_function(function: Function) -> Function:
 
 
 def keep_compilations() -> None:
-    """Let torch keep compiled code where the next run finds it, unless the user has said where.
+    """Let torch keep compiled code where the next run finds it, unless the user has configured a place.
 
     torch's own choice is a folder for temporary files, which is empty on a machine that was just started; it remains
     where the user's cache folder cannot be written.
@@ -85,5 +85,5 @@ def attention(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> Any:
-    """The output (B, Hq, Sq, Dv) of ``eager.attention``, which raises for what does not fit together."""
+    """The output (B, Hq, Sq, Dv) of ``eager.attention``, which raises for inputs that do not fit together."""
     return eager.attention(q, k, v, mask=mask, is_causal=is_causal, scale=scale)

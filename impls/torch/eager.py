@@ -83,7 +83,7 @@ def with_past(
     past_key: torch.Tensor | None,
     past_value: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, int | torch.Tensor, list[torch.Tensor]]:
-    """All keys and values, the offset of the diagonal, and what is returned of them (DEC-1 to DEC-3).
+    """All keys and values, the offset of the diagonal, and the present, if any (DEC-1 to DEC-3).
 
     Raises ValueError or TypeError for a past that does not fit (DEC-7).
     """

@@ -96,7 +96,7 @@ def _score_mod(
     head_scale: Tensor | None,
     causal_offset: int | Tensor,
 ) -> ScoreMod | None:
-    """A factor of each head, softcap, then bias and ALiBi; the score that comes in is scaled."""
+    """A factor of each head, softcap, then bias and ALiBi; the incoming score is scaled."""
     if all(each is None for each in (bias, softcap, slopes, head_scale)):
         return None
     offsets = causal_offset if isinstance(causal_offset, Tensor) else torch.tensor(causal_offset, device=q.device)

@@ -1,7 +1,7 @@
 """Gradients through ``torch.autograd`` of any function of an operator that has gradients, as ways to prepare a call.
 
-Source: https://pytorch.org/docs/stable/generated/torch.autograd.grad.html.  What is timed is the forward pass and
-the backward pass together, as neither is of use without the other.
+Source: https://pytorch.org/docs/stable/generated/torch.autograd.grad.html.  The forward pass and the backward pass are
+timed together, as neither is of use without the other.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def compiled(function: Function, call: Call) -> Function:
 
 @functools.cache
 def gradient(function: Function, operator: str = SDPA_GRAD.name) -> Function:
-    """The function of an operator of gradients that a function has by autograd, with its keywords."""
+    """The gradients of a function by autograd, as a function of an operator of gradients with the same keywords."""
     names = OPERATORS[operator].differentiated
 
     @functools.wraps(function)
@@ -47,7 +47,7 @@ def gradient(function: Function, operator: str = SDPA_GRAD.name) -> Function:
         """
         given = {**dict(zip(OPERATORS[operator].arguments, arguments, strict=False)), **keywords}
         grad_output, grad_lse = given.pop("grad_output"), given.pop("grad_lse", None)
-        # Leaves of a graph of their own: what the caller holds is not made to require gradients.
+        # Leaves of a graph of their own: the caller's tensors are not made to require gradients.
         leaves = {name: given[name].detach().requires_grad_() for name in names if given.get(name) is not None}
         with torch.enable_grad():
             returned = function(**{**given, **leaves})

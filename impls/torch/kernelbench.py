@@ -17,9 +17,9 @@ from attention_conformance.impls.loading import load
 
 
 def made(text: str) -> Function:
-    """A candidate's module as a function of q, k and v; ``text`` is of bench/gate/modules.py.
+    """A candidate's module as a function of q, k and v; ``text`` comes from bench/gate/modules.py.
 
-    Raises ImplementationError for what is no module, or cannot be made.
+    Raises ImplementationError for a class that is not a module, or cannot be instantiated.
     """
     asked = json.loads(text)
     kind = load(f"{asked['file']}:{asked['name']}", asked["folder"])
@@ -50,7 +50,7 @@ def function(module: Any, order: tuple[int, ...], axes: str) -> Function:
     def attention(q: Any, k: Any, v: Any) -> Any:
         if places != [(q.device, q.dtype)]:
             module.to(device=q.device, dtype=q.dtype)
-            # From those that it was made with, as a dtype between them may have been narrower.
+            # From the numbers that it was made with, as a dtype in between may have been narrower.
             for name, tensor in _numbers(module):
                 if name in made and made[name].shape == tensor.shape:
                     tensor.detach().copy_(made[name])
@@ -72,7 +72,7 @@ def _numbers(module: Any) -> list[tuple[str, Any]]:
 
 
 def _causal(attention: Function) -> Function:
-    """A module that is causal by itself, as a function that is called so."""
+    """A module that is causal by itself, as a function that is called with ``is_causal``."""
 
     def causal(q: Any, k: Any, v: Any, *, is_causal: bool) -> Any:
         assert is_causal
@@ -82,9 +82,9 @@ def _causal(attention: Function) -> Function:
 
 
 def problem(file: str) -> tuple[Any, str, list[tuple[int, ...]], list[str]]:
-    """Problem of a file: its module, what that is made with as JSON, and the shapes and dtypes of its inputs.
+    """Problem of a file: its module, the module's arguments as JSON, and the shapes and dtypes of its inputs.
 
-    Raises ImplementationError for a file that has none, or has more than numbers and texts to make it with.
+    Raises ImplementationError for a file without one, or with other arguments than numbers and texts.
     """
     folder = str(Path(file).parent)
     model, get_inputs = load(f"{file}:Model", folder), load(f"{file}:get_inputs", folder)

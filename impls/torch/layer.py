@@ -41,8 +41,8 @@ def mha(
     """The output (B, Sq, Eo), and on request the weights (B, H, Sq, Sk) or their mean over heads (B, Sq, Sk).
 
     x_q (B, Sq, E), x_kv (B, Sk, Ekv), weights as in impls.operators.  Inputs of rank 2 are one batch without its
-    axis; with ``sequence_first`` inputs and output are (S, B, E).  Raises ValueError or TypeError for what does not fit
-    together.
+    axis; with ``sequence_first`` inputs and output are (S, B, E).  Raises ValueError or TypeError for inputs that do
+    not fit together.
     """
     check_layer(heads, x_q, x_kv, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o, b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o)
     batched, sequence_first = x_q.ndim == 3, sequence_first and x_q.ndim == 3
@@ -85,7 +85,7 @@ def sublayer(
 ) -> torch.Tensor:
     """LayerNorm(x_q + mha(x_q, …)), or x_q + mha(LayerNorm(x_q), …) with ``pre_norm``; shape and dtype of x_q.
 
-    gamma, beta (E,); ``layer`` holds the other keywords of ``mha`` but those for weights.  ``x_kv`` is not
+    gamma, beta (E,); ``layer`` holds the other keywords of ``mha`` except those for weights.  ``x_kv`` is not
     normalised.  Raises as ``mha``, and ValueError for an output that is not as wide as x_q.
     """
     named = {name: layer.get(name) for name in ("w_o", "b_q", "b_k", "b_v", "b_o")}

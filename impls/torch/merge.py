@@ -10,12 +10,12 @@ from attention_conformance.impls.validate import check_merge
 def merge(outputs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Weights by softmax over the parts, in float32 or wider; (B, H, S, Dv) and (B, H, S).
 
-    Raises ValueError for what does not fit together (MERGE-15).
+    Raises ValueError for inputs that do not fit together (MERGE-15).
     """
     check_merge(outputs, lses)
     empty = torch.isneginf(lses)
     none = empty.all(dim=0)
-    # Where no part has a key, numbers in the place of −inf: log and exp have no derivative there, and NaN · 0 is NaN.
+    # Where no part has a key, 0 replaces −inf: log and exp have no derivative there, and NaN · 0 is NaN.
     used = lses.masked_fill(none, 0)
     lse = torch.logsumexp(used, dim=0)
     weights = torch.exp(used - lse)

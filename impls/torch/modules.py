@@ -2,8 +2,8 @@
 
 Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html and, for which path is taken,
 ``forward`` in torch/nn/modules/activation.py (2.13).  The module has E = H · D and Dv = D, always an output projection,
-and either all four biases or none: an absent one beside others is the zeros that the module starts with.  It has no
-scale.  Of masks it has key_padding_mask (B, Sk) and attn_mask (Sq, Sk) or (B · H, Sq, Sk), boolean (True = may *not*
+and either all four biases or none: an absent one next to others is the zeros that the module starts with.  It has no
+scale.  Its masks are key_padding_mask (B, Sk) and attn_mask (Sq, Sk) or (B · H, Sq, Sk), boolean (True = may *not*
 attend) or additive.
 """
 
@@ -22,8 +22,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 _Weights = tuple[torch.Tensor | None, ...]
 
-#: Modules by their first weight, with what else they were made of: kept as long as that weight is, so that no call is
-#: timed with the building of one, however many layers a process times in turns.
+#: Modules by their first weight, with the other parts that they were made of: kept as long as that weight, so that no
+#: timed call builds one, however many layers a process times in turns.
 _MODULES = WeakIdKeyDictionary()
 
 
@@ -97,10 +97,10 @@ def slow(
 ) -> Any:
     """The output (B, Sq, E), and on request the weights, from ``torch.nn.functional.multi_head_attention_forward``.
 
-    With weights asked for that is a composition of products and a softmax, without it is scaled_dot_product_attention.
-    The module's parameters are inputs of the call with ``as_inputs``.  With ``hinting``, is_causal is given beside the
-    caller's own mask or bias; else the triangle is part of the one attn_mask.  Raises NotImplementedError for what the
-    module cannot express.
+    With weights requested that is a composition of products and a softmax, without it is scaled_dot_product_attention.
+    The module's parameters are inputs of the call with ``as_inputs``.  With ``hinting``, is_causal is given together
+    with the caller's own mask or bias; else the triangle is part of the one attn_mask.  Raises NotImplementedError for
+    calls that the module cannot express.
     """
     weights = (w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o)
     x_kv = x_q if x_kv is None else x_kv
@@ -123,7 +123,7 @@ def functional(*arguments: torch.Tensor, **keywords: Any) -> Any:
 
 @functools.wraps(slow, assigned=("__module__", "__annotations__"))
 def hinted(*arguments: torch.Tensor, **keywords: Any) -> Any:
-    """``slow`` called as many do: a mask of one's own as attn_mask, and is_causal for the triangle."""
+    """``slow`` called as many users do: their own mask as attn_mask, and is_causal for the triangle."""
     return slow(*arguments, **keywords, hinting=True)
 
 
@@ -146,14 +146,14 @@ def composed(
     kv_lengths: torch.Tensor | None = None,
     sequence_first: bool = False,
 ) -> torch.Tensor:
-    """The output of ``functional`` with weights asked for, as the module does by default, and then left aside."""
+    """The output of ``functional`` with weights requested, as the module does by default, and then dropped."""
     given: dict[str, Any] = {"x_kv": x_kv, "w_o": w_o, "b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o, "bias": bias}
     given |= {"mask": mask, "is_causal": is_causal, "kv_lengths": kv_lengths, "sequence_first": sequence_first}
     return slow(x_q, w_q, w_k, w_v, heads=heads, return_weights=True, as_inputs=True, **given)[0]
 
 
 def _module(heads: int, batch_first: bool, weights: _Weights) -> Any:
-    """The module that holds these very tensors' values, in evaluation mode, built where there is none."""
+    """The module that holds exactly these tensors' values, in evaluation mode, built where there is none."""
     first, *others = weights
     assert first is not None
     of = (heads, batch_first, _versions(weights), [other is None for other in others])
@@ -168,7 +168,7 @@ def _module(heads: int, batch_first: bool, weights: _Weights) -> Any:
 
 
 def _weak(tensor: torch.Tensor | None) -> Callable[[], torch.Tensor | None]:
-    """Weak reference to the tensor: an identity alone may be another's by then."""
+    """Weak reference to the tensor: an identity alone may belong to another tensor by then."""
     return (lambda: None) if tensor is None else weakref.ref(tensor)
 
 
@@ -239,7 +239,7 @@ def _masks(
     """key_padding_mask, attn_mask and the hint is_causal.
 
     A mask (B, 1, 1, Sk) and the lengths become the first, any other mask, the bias and the triangle the second, for
-    which there is one tensor, boolean or additive.  The hint is given where attn_mask is the triangle alone: with it
+    which there is one tensor, boolean or additive.  The hint is given where attn_mask is only the triangle: with it
     the module does not look at attn_mask.
     """
     axis = 0 if sequence_first else x_q.ndim - 2
@@ -284,7 +284,7 @@ def _aligned(array: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _fast_path_disabled() -> Iterator[None]:
-    """The module's switch off, and afterwards as it was."""
+    """Turn the module's switch off, and restore it afterwards."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -1,4 +1,4 @@
-"""Ranks of torch.distributed: processes that meet by a file, a group over gloo on the loopback device."""
+"""Ranks of torch.distributed: processes that find each other by a file, a group over gloo on the loopback device."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import torch.distributed as dist
 from attention_conformance.impls.contract import Function, Implementation
 from attention_conformance.impls.ranks import lengths
 
-#: The group of the calls under way.
+#: The group of the current calls.
 _GROUP: list[Any] = []
 _RENEWED = [0]
 
 
 def entered(rank: int, ranks: int, meeting: str) -> Any:
-    """Make this process a rank of the world; what binds a function to it is returned."""
+    """Make this process a rank of the world; returns the function that binds others to it."""
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks)
     _GROUP[:] = [dist.group.WORLD]
     return bind
 
 
 def renew(failures: int) -> None:
-    """Another group once a call has failed: messages of that call may be under way in the last one."""
+    """Make another group once a call has failed: messages of that call may be in flight in the last one."""
     if _RENEWED[0] != failures:
         _GROUP[:], _RENEWED[0] = [dist.new_group()], failures
 

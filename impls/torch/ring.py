@@ -64,7 +64,7 @@ def attention(
         total = total * shrink + powers.sum(-1, keepdim=True)
         finite = own_v.isfinite()
         sums = sums * shrink + powers @ own_v.masked_fill(~finite, 0)
-        if not finite.all():  # such a value reaches the rows that may see its key, and no other, as 0 · NaN would
+        if not finite.all():  # such a value reaches only rows that may see its key; 0 · NaN would reach others too
             places = torch.cat([own_v.isnan(), own_v == math.inf, own_v == -math.inf], dim=3)
             reached = reached + allowed.to(work) @ places.to(work)
         top = new
@@ -92,12 +92,12 @@ class _Passed(torch.autograd.Function):
 
 
 def passed_on(held: torch.Tensor, group: Any) -> torch.Tensor:
-    """Tensor of the rank before, (B, H, keys, width) of as many keys."""
+    """Tensor of the rank before, (B, H, keys, width) with as many keys."""
     return _exchanged(held, held.shape[2], 1, group)
 
 
 def _exchanged(sent: torch.Tensor, arriving: int, by: int, group: Any) -> torch.Tensor:
-    """Tensor that arrives from the other side, once this rank's is sent so many ranks on."""
+    """Tensor that arrives from the other side, once this rank's is sent ``by`` ranks on."""
     size, rank = dist.get_world_size(group), dist.get_rank(group)
     received = sent.new_empty((*sent.shape[:2], arriving, sent.shape[3]))
     works = []
@@ -118,7 +118,7 @@ def _allowed(
     window: tuple[int | None, int | None] | None,
     kv_lengths: torch.Tensor | None,
 ) -> torch.Tensor:
-    """SDPA-9 to SDPA-12: what the rows may attend to among the keys, broadcastable to (B, 1, rows, keys)."""
+    """SDPA-9 to SDPA-12: which keys the rows may attend to, broadcastable to (B, 1, rows, keys)."""
     offset = 0 if causal_offset is None else causal_offset
     diagonal = rows + (offset.reshape(-1, 1, 1, 1) if isinstance(offset, torch.Tensor) else offset)
     left, right = window or (None, None)

@@ -78,7 +78,7 @@ def ring(
     scale: float | None = None,
     how: tuple[bool, str] = (False, "ALL_GATHER"),
 ) -> torch.Tensor:
-    """Contiguous shards; keys and values of all ranks are gathered once, as it is by default."""
+    """Contiguous shards; keys and values of all ranks are gathered once, as by default."""
     result: torch.Tensor = _Ring.apply(q, k, v, group, is_causal, scale, how)
     return result
 
@@ -136,11 +136,11 @@ def public(
     group: Any,
     scale: float | None = None,
 ) -> torch.Tensor:
-    """``context_parallel`` around scaled_dot_product_attention, as published; by the composition, which alone has
+    """``context_parallel`` around scaled_dot_product_attention, as published; by the composition, as only that has
     gradients on the CPU.
 
-    A buffer of positions is sharded by it, as a model's is; q, k and v are a rank's already.  It is for as many keys as
-    rows: with others every rank gets all rows.  There is no ``is_causal``, as in ``heads``.
+    It shards a buffer of positions, as a model's; q, k and v are already a rank's.  It is for as many keys as rows:
+    with others every rank gets all rows.  There is no ``is_causal``, as in ``heads``.
     """
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor.experimental import context_parallel
@@ -149,7 +149,7 @@ def public(
     positions, grouped = torch.arange(2 * mesh.size()), q.shape[1] != k.shape[1]
     parallel = context_parallel(mesh, buffers=[positions], buffer_seq_dims=[0])
     with _options(False, "ALL_GATHER"), sdpa_kernel(SDPBackend.MATH), parallel:
-        # It replaces the function in its module, so the function has to be called by that.
+        # It replaces the function in its module, so the function must be called through the module.
         found: Any = functional.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=grouped)
     result: torch.Tensor = found.to_local() if hasattr(found, "to_local") else found
     return result
@@ -187,4 +187,4 @@ for _each in (ring, rotating, balanced, balanced_gathered):
 for _each in (balanced, balanced_gathered):
     vars(_each).update(sharding="zigzag")
 vars(public).update(length_relation="Sq = Sk")
-vars(heads).update(sharding="heads", ranks=(2, 4, 8))  # heads have to divide by all of them: three would make 24
+vars(heads).update(sharding="heads", ranks=(2, 4, 8))  # heads must divide by all of them: three would make 24

@@ -1,6 +1,6 @@
 """Scripts in PyTorch: tensors, the library's attention and its modules called as the adapters here call them.
 
-Only text: torch is not imported.  Of a module a script has what ``modules.py`` does for one call, whose shapes are
+Only text: torch is not imported.  For a module, a script has what ``modules.py`` does for one call, whose shapes are
 known.
 """
 
@@ -93,7 +93,7 @@ def definition(path: str, call: Call) -> list[str]:
 
 
 def _check(path: str, call: Call) -> None:
-    """Refuse what the adapter refuses by the shapes alone."""
+    """Refuse the calls that the adapter refuses by shapes only."""
     arrays = ("x_q", "w_q", "w_k", "w_v", *call.arrays)
     if "w_o" not in arrays:
         raise NotImplementedError("the module always has an output projection")
@@ -171,7 +171,7 @@ def _masks(call: Call, sizes: _Sizes, hinting: bool = False) -> tuple[list[str],
     if additive or (mask is not None and not rows):
         attending, shape = (["bias"], call.shape("bias")) if additive else (["~mask"], mask or ())
     if call.static.get("is_causal") and (hinting or not attending):
-        given["is_causal"] = "True"  # the hint, where attn_mask is the triangle alone
+        given["is_causal"] = "True"  # the hint, where attn_mask is only the triangle
     if call.static.get("is_causal") and not (hinting and attending):
         triangle = f"torch.ones({sizes.queries}, {sizes.keys}, dtype=torch.bool{device}).triu(diagonal=1)"
         attending = [f"bias.masked_fill({triangle}, -torch.inf)"] if additive else [*attending, triangle]
@@ -394,7 +394,7 @@ def written_out(target: str) -> Writer:
 
 
 def differentiated(inner: Snippet, call: Call) -> Snippet:
-    """The gradients of what ``inner`` calls, by autograd (impls.torch.gradients), in one expression if it is short."""
+    """The gradients of the function of ``inner`` by autograd (impls.torch.gradients), in one expression if short."""
     names, wanted = tuple(name for name, _ in call.shapes), leaves(call)
     listed, forward = ", ".join(wanted), inner.call()
     of_merge = call.operator == MERGE_GRAD.name
@@ -429,7 +429,7 @@ def module(path: str) -> Writer:
 
 
 def compiled(call: Call) -> Snippet:
-    """The same under ``torch.compile`` (impls.torch.compiled)."""
+    """``torch-eager`` under ``torch.compile`` (impls.torch.compiled)."""
     lines = "compiled = torch.compile(attention, dynamic=True, fullgraph=True)"
     source = ("attention_conformance.impls.torch.eager:attention",)
     return Snippet("compiled", by_contract(call), TERMS, definitions=lines, sources=source)
@@ -442,7 +442,7 @@ def compiled_flex(call: Call) -> Snippet:
     return replace(inner, function="compiled", definitions="\n".join(lines))
 
 
-#: Functions that only gradients are made of, by what they are as the target of an implementation.
+#: Functions that only gradients are made of, by their targets.
 FUNCTIONS: dict[str, Writer] = {
     f"attention_conformance.impls.torch.modules:{path}": module(path) for path in ("functional", "composed")
 }

@@ -2,7 +2,7 @@
 
 Source: https://pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html and
 ``torch.nn.attention.sdpa_kernel``.  It has one ``attn_mask``, boolean or additive, so mask and bias
-together are not expressible; of the causal offsets it has 0 (``is_causal``) and Sk − Sq
+together are not expressible; its causal offsets are 0 (``is_causal``) and Sk − Sq
 (``torch.nn.attention.bias.causal_lower_right``).  It has no window, lengths, softcap, weights or lse.
 Past keys and values are put in front of the new ones before the call, as models do.
 """
@@ -70,7 +70,7 @@ def attention(
 
 
 def grouped(q: torch.Tensor, k: torch.Tensor) -> bool:
-    """Whether there are more query heads than key heads, which the function is to be told."""
+    """Whether there are more query heads than key heads, which the function must know."""
     return q.ndim == k.ndim >= 3 and q.shape[-3] != k.shape[-3]
 
 
@@ -100,7 +100,7 @@ def aten(
     """The output (B, Hq, Sq, Dv) of the flash operator of the CPU, and on request its lse (B, Hq, Sq).
 
     A mask becomes the biases that ``scaled_dot_product_attention`` makes of it before it calls the operator.  Raises
-    NotImplementedError for mask and bias together, and for a call with which that function does not come here.
+    NotImplementedError for mask and bias together, and for a call in which that function does not call the operator.
     """
     if mask is not None and bias is not None:
         # "Two types of masks are supported."

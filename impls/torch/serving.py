@@ -2,8 +2,8 @@
 
 Sources: https://docs.pytorch.org/docs/stable/nested.html (layout ``torch.jagged``), and
 ``torch.nn.attention.experimental._paged_attention.PagedAttention``, which keeps the table of pages and turns masks and
-scores by place in the sequence into those by place in the cache.  Both are called as they are, on any device; what
-they refuse they refuse.
+scores by place in the sequence into those by place in the cache.  Both are called unchanged, on any device, and may
+refuse a call themselves.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def nested(
 ) -> Tensor:
     """The output (Tq, Hq, Dv): the pack as it lies in memory, as nested tensors.
 
-    ``enable_gqa`` is not for them, as its documentation says, and ``is_causal`` has a backend on CUDA alone.
+    ``enable_gqa`` is not for them, as its documentation says, and ``is_causal`` has a backend only on CUDA.
     """
     check_packs(q, k, v, cu_seqlens_q, cu_seqlens_k)
-    of_queries, of_keys = cu_seqlens_q.long(), cu_seqlens_k.long()  # keys and values need the very same offsets
+    of_queries, of_keys = cu_seqlens_q.long(), cu_seqlens_k.long()  # keys and values need the same offsets object
     queries, keys, values = (
         torch.nested.nested_tensor_from_jagged(array[: int(ends[-1])], ends).transpose(1, 2)
         for array, ends in ((q, of_queries), (k, of_keys), (v, of_keys))

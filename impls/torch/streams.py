@@ -1,4 +1,4 @@
-"""(SDPA-45) A CUDA stream that is held: behind what holds it come the inputs, the call, and copies of its results.
+"""(SDPA-45) A held CUDA stream: the inputs, the call, and copies of its results come behind the kernel that holds it.
 
 A call that works in the stream that it is made in computes with its inputs, and its results are there for the copies.
 One that works in another stream computes with zeros, or is not done when it is copied.
@@ -24,17 +24,17 @@ def held_call(
     run
         The prepared function.
     native
-        Arguments by name; the call is given zeros, until the stream has come to what they are.
+        Arguments by name; the call gets zeros, until the stream reaches the copies of their numbers.
     seconds
-        For how long the stream is held.
+        Time for which the stream is held.
     device
         "cuda".
 
     Returns
     -------
     tuple[Any, Any, bool] | None
-        The results; copies that the stream made behind the call; and whether it was submitted while that was held.
-        None where torch has nothing that holds a stream.
+        The results; copies that the stream made after the call; and whether the call was submitted while the stream was
+        held.  None where torch has nothing that holds a stream.
     """
     events, stream = CudaEvents(), torch.cuda.Stream()
     zeros, copy_inputs = events.late(native)
@@ -53,7 +53,7 @@ def held_call(
 
 
 def _copies(returned: Any) -> Any:
-    """Copies that the current stream makes; of what is no tensor nothing."""
+    """Copies that the current stream makes of tensors; anything else unchanged."""
     if isinstance(returned, tuple):
         return tuple(map(_copies, returned))
     return returned.detach().clone() if isinstance(returned, torch.Tensor) else returned

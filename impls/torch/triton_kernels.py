@@ -1,12 +1,12 @@
 """Triton kernels on a machine without a GPU: interpreted by Triton's own interpreter, with CPU tensors.
 
-Beside what the interpreter does:
+In addition to the interpreter:
 
-- A load or store outside every array that the kernel was given raises, with how far outside; on a GPU it would read
-  what lies there, or change it.  Once a kernel makes an address of a number, it is not looked at for the rest of it.
+- A load or store outside every array that the kernel was given raises, with the distance; on a GPU it would read what
+  lies there, or change it.  Once a kernel makes an address from a number, its addresses are no longer checked.
 - ``@autotune`` takes its first configuration, as there is nothing to time.
-- Code that asks for the active device is told of one (a stand-in with a CPU tensor's device).
-- Which dtypes the interpreter multiplies wrongly is tried, not assumed.
+- Code that asks for the active device gets one (a stand-in with a CPU tensor's device).
+- The dtypes that the interpreter multiplies wrongly are found by trials, not assumed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from attention_conformance.impls.interpreters import Entered
 
 VARIABLE = "TRITON_INTERPRET"
 
-#: What is said of bfloat16 where the interpreter multiplies its bit patterns.
+#: Reason for a dtype whose bit patterns the interpreter multiplies.
 BIT_PATTERNS = "Triton's interpreter computes with the bit patterns of {} (triton#11584)"
 
-#: What a stand-in for the device says of itself: the limits of an A100, and one multiprocessor.
+#: Properties of the stand-in for the device: the limits of an A100, and one multiprocessor.
 PROPERTIES = {"multiprocessor_count": 1, "max_shared_mem": 166912, "warpSize": 32, "max_num_regs": 65536}
 
 
@@ -85,7 +85,7 @@ def _first_configuration(autotuner: Any) -> None:
 
 
 def _watch(interpreter: Any) -> None:
-    """Look at the addresses of every load and store while a kernel runs."""
+    """Check the addresses of every load and store while a kernel runs."""
     executor, builder, given = interpreter.GridExecutor, interpreter.InterpreterBuilder, _Given()
     launch = executor.__call__
 
@@ -99,7 +99,7 @@ def _watch(interpreter: Any) -> None:
     executor.__call__ = watched
 
     def looked_at(name: str, what: str, mask: int | None) -> None:
-        """Replace a method of the builder, whose first argument are the addresses."""
+        """Replace a method of the builder, whose first argument has the addresses."""
         call = getattr(builder, name)
 
         def method(self: Any, pointers: Any, *rest: Any) -> Any:
@@ -122,7 +122,7 @@ def _watch(interpreter: Any) -> None:
     made = builder.create_int_to_ptr
 
     def int_to_ptr(self: Any, *arguments: Any) -> Any:
-        given.forget()  # an address that was handed over as a number may be of anything
+        given.forget()  # an address that was passed as a number may be of anything
         return made(self, *arguments)
 
     builder.create_int_to_ptr = int_to_ptr
@@ -188,7 +188,7 @@ def _tensors(argument: Any) -> Iterator[torch.Tensor]:
 
 
 def _unfaithful() -> list[str]:
-    """The dtypes in which a product of the interpreter, by tl.dot or element by element, is not that of the numbers."""
+    """The dtypes in which the interpreter's product, by tl.dot or element by element, is not that of the numbers."""
     from attention_conformance.impls.torch import triton_trials
 
     numbers = torch.arange(256, dtype=torch.float32).reshape(16, 16) % 7 - 3

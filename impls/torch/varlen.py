@@ -1,8 +1,8 @@
 """Packed sequences and paged caches in PyTorch on any device: padded and masked for SDPA, and flex attention.
 
 Sources: torch.nn.functional.scaled_dot_product_attention, and torch.nn.attention.flex_attention with the mask of
-https://pytorch.org/blog/flexattention/ (document masking).  ``torch.nn.attention.varlen.varlen_attn`` has kernels for
-CUDA alone, and is plugged in by its own signature (impls.packed).  Fully masked rows are what the library returns.
+https://pytorch.org/blog/flexattention/ (document masking).  ``torch.nn.attention.varlen.varlen_attn`` has kernels only
+for CUDA, and is plugged in by its own signature (impls.packed).  Fully masked rows are what the library returns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Window = tuple[int | None, int | None] | None
 
 
 def places(boundaries: Tensor, total: int) -> tuple[Tensor, Tensor]:
-    """The sequence of each row and its place in it, (total,) each; behind the last sequence comes one more."""
+    """The sequence of each row and its place in it, (total,) each; rows after the last sequence are in one more."""
     rows = torch.arange(total, device=boundaries.device)
     sequence = torch.searchsorted(boundaries[1:].contiguous(), rows, right=True)
     return sequence, rows - boundaries.long()[sequence]
@@ -72,7 +72,7 @@ def padded(
     max_seqlen_k: int = 0,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """The output (Tq, Hq, Dv): sequences side by side, padded with zeros, and a mask of what is there and allowed."""
+    """The output (Tq, Hq, Dv): sequences side by side, padded with zeros, and a mask of the allowed keys."""
     check_packs(q, k, v, cu_seqlens_q, cu_seqlens_k)
     check_pack_bias(bias, q, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
     lengths = [boundaries.diff() for boundaries in (cu_seqlens_q, cu_seqlens_k)]
@@ -124,7 +124,7 @@ def flex(
         score = score if softcap is None else softcap * torch.tanh(score / softcap)
         if bias is None:
             return score
-        at = [of_row[i], h, place[i], position[j]]  # of a pair in two sequences, which the mask takes out, any will do
+        at = [of_row[i], h, place[i], position[j]]  # any bias will do for a pair in two sequences, which the mask hides
         n, head, row, key = (torch.clamp(index, max=size - 1) for index, size in zip(at, bias.shape, strict=True))
         return score + bias[n, head, row, key]
 
@@ -161,7 +161,7 @@ def paged(
 ) -> Tensor:
     """The output (Tq, Hq, Dv): the keys of a paged cache gathered by its table, then ``padded``.
 
-    What is stored with scales is multiplied by them in float32 or float64, and rounded to the dtype of q.
+    A cache stored with scales is multiplied by them in float32 or float64, and rounded to the dtype of q.
     """
     check_pages(q, k_cache, v_cache, cu_seqlens_q, block_table, kv_lengths, k_scale, v_scale)
     if k_scale is not None and v_scale is not None:

@@ -1,7 +1,7 @@
-"""Agreement of two runs of the bench: each cell's interval of one run has to overlap that of the other.
+"""Agreement of two runs of the bench: the intervals of each cell in both runs must overlap.
 
-Both intervals are 95 % intervals of the same median, so even of two perfect runs about one cell in 180 does not
-overlap: independent normal errors of one size differ by more than 2 · 1.96 of them with probability 0.6 %.
+Both are 95 % intervals of the same median, so even between two perfect runs about one cell in 180 does not overlap:
+independent normal errors of equal size differ by more than 2 · 1.96 of them with probability 0.6 %.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Pair:
 
 
 def medians(records: Records) -> dict[str, Interval]:
-    """Median and interval of each timed cell that has one, by its name.
+    """Median and interval of each timed cell that has one, by the cell's name.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def medians(records: Records) -> dict[str, Interval]:
 
 
 def compared(one: Records, other: Records) -> tuple[list[Pair], int]:
-    """The cells that both runs timed, and how many one of them alone did.
+    """The cells that both runs timed, and how many only one of them timed.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def text(pairs: Sequence[Pair], alone: int) -> str:
     pairs
         Pairs as ``compared`` gives them.
     alone
-        Cells of one run alone.
+        Number of cells that only one run timed.
 
     Returns
     -------

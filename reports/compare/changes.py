@@ -71,12 +71,12 @@ class Speed:
     workload: str
     base: float
     new: float
-    #: Ratio with its 95 % interval, the machine taken off.
+    #: Ratio with its 95 % interval, without the machine's factor.
     ratio: Interval
-    #: The interval by which changes are judged, right for all cells of the device together.
+    #: The interval that changes are judged by, valid for all cells of the device together.
     among_all: Interval
     verdict: Verdict
-    #: Reason of an unclear verdict, empty for another.
+    #: Reason for an unclear verdict, empty for the others.
     why: str = ""
     ignored: bool = False
 
@@ -90,32 +90,32 @@ class Finding:
     dtype: str
     ratio: Interval
     verdict: Verdict
-    #: Number of its cells, and of those that changed likewise.
+    #: Number of its cells, and of the cells that have the same verdict.
     cells: int
     changed: int
     #: A rule ignores all of its cells.
     ignored: bool = False
-    #: The ratio of the one that changed most of those.
+    #: The ratio of the cell that changed most among them.
     most: float = 1.0
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine between two runs, on one device, and what could have been seen of the code."""
+    """Change of the machine between two runs, on one device, and the changes of code that could have been seen."""
 
     device: str
-    #: Factor of time, new ÷ base, that is taken to be the machine's, with its 95 % interval.
+    #: Factor of time, new ÷ base, that is attributed to the machine, with its 95 % interval.
     factor: Interval
-    #: Factors of what is the same code in both runs.
+    #: Factors of code that is the same in both runs.
     yardsticks: tuple[tuple[str, float], ...]
     #: Standard deviations of logs: of process runs, and of a cell and an implementation from one run to the next.
     scatter: float
     luck: tuple[float, float]
     cells: int
-    #: The slowdown of an implementation and of a cell that had been found in nine of ten; of the median one.
+    #: The slowdown of the median implementation and cell that would have been found nine times in ten.
     seen_implementation: float | None
     seen_cell: float | None
-    #: What was taken off all implementations of a workload beside the factor, by its dtype and name.
+    #: Factors taken off all implementations of a workload in addition, by its dtype and name.
     workloads: tuple[tuple[str, float], ...] = ()
 
 
@@ -129,7 +129,7 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that was found."""
+    """Everything that a comparison found."""
 
     base: tuple[Source, ...]
     new: tuple[Source, ...]
@@ -137,16 +137,16 @@ class Comparison:
     changes: tuple[Change, ...]
     machines: tuple[Machine, ...] = ()
     findings: tuple[Finding, ...] = ()
-    #: What could not be compared, and why: each makes "nothing worse" unsayable.
+    #: What could not be compared, and why: each rules out the verdict "nothing worse".
     unfit: tuple[str, ...] = ()
-    #: What a reader should know, and what changes no verdict.
+    #: What a reader should know although it changes no verdict.
     notes: tuple[str, ...] = ()
     yardstick: str = ""
     #: Results and cells that are in both runs.
     results: int = 0
     #: The file of rules that it was judged by, with their number, "" for none.
     rules: str = ""
-    #: Most threads that the calls were given, 0 where no run says it.
+    #: Most threads that the calls were given, 0 where no run records it.
     threads: int = 0
 
     @property
@@ -172,7 +172,7 @@ class Comparison:
 
     @property
     def status(self) -> Status:
-        """Worse if anything surely is; else whether everything could be compared and something could be told."""
+        """Worse if anything surely is; else whether everything could be compared and any verdict is clear."""
         if self.worse or self.slower or self.slower_as_a_whole:
             return Status.WORSE
         unclear = all(cell.verdict is Verdict.UNCLEAR for cell in self.speeds) if self.speeds else not self.results

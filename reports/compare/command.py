@@ -13,7 +13,7 @@ from attention_conformance.reports.compare.compare import compare
 from attention_conformance.reports.input.read import read
 from attention_conformance.reports.input.records import Records, ReportError
 
-#: What result files end with, compressed or not; a folder is all of them.
+#: Endings of result files, compressed or not; a folder means all such files in it.
 ENDINGS = (".json", ".jsonl")
 
 
@@ -46,7 +46,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(
     base: str, new: str, rules: Path | None, across_machines: str, markdown: Path | None, json: Path | None
 ) -> tuple[str, int]:
-    """Compare and write; 0: nothing is worse, 1: something is, 2: it cannot be told.
+    """Compare and write the files; status 0: nothing is worse, 1: something is, 2: cannot tell.
 
     Parameters
     ----------
@@ -90,14 +90,14 @@ def records(text: str) -> Records:
     Returns
     -------
     Records
-        Records that it holds.
+        Records that the files hold.
 
     Raises
     ------
     ReportError
-        For a folder without result files, where no file is named, and for what ``read`` refuses.
+        For a folder without result files, a text that names no file, and a file that ``read`` refuses.
     """
-    # These two answer for any text: a list of many files is longer than a file system takes a name.
+    # These two accept any text: a list of many files may be longer than a file system allows for a name.
     if os.path.isfile(text):
         return read([Path(text)])
     if os.path.isdir(text):

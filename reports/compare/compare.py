@@ -1,4 +1,4 @@
-"""Two sets of records, put beside each other: what can be compared is, and what cannot is said."""
+"""Comparison of two sets of records: the changes, and the reasons where something cannot be compared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from attention_conformance.reports.compare.rules import Rules
 from attention_conformance.reports.input.read import incomplete
 from attention_conformance.reports.input.records import Records, Source
 
-#: What to do about two machines.
+#: Advice where the runs are of two machines.
 REMEDY = "measure again on one machine, or name an implementation that both timed: --across-machines NAME"
 
 
@@ -80,7 +80,7 @@ def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: 
 
 
 def _one_sided(base: Records, new: Records) -> list[str]:
-    """Parts that one run has and the other lacks altogether."""
+    """Parts that one run has and the other lacks entirely."""
     kinds = {"conformance results": (base.results, new.results), "cells of the bench": (base.cells, new.cells)}
     found = [f"the new run has no {kind}, the base has" for kind, (old, now) in kinds.items() if old and not now]
     found += [f"the base has no {kind}, the new run has" for kind, (old, now) in kinds.items() if now and not old]

@@ -1,46 +1,46 @@
 """Effects between two runs of the bench, at three levels: everything, an implementation, a cell.
 
-A cell is measured in k process runs on each side. Of process run r the *level* y is the log of the QUANTILE of its
-calls, as what else a machine does lengthens calls and shortens none; ``python -m studies comparisons`` tells what it
-and other quantiles scatter by. The model is
+A cell is measured in k process runs on each side. The *level* y of process run r is the log of the QUANTILE of its
+calls, as other work on a machine lengthens calls and shortens none; ``python -m studies comparisons`` shows how much it
+and other quantiles scatter. The model is
 
     y[c,s,r] = μ[c] + g[w,s,r] + [s is new] · (m + e[i] + d[c]) + ε[c,s,r]
 
-of cell c, which is of implementation i and workload w, in process run r of side s.
+for cell c, which belongs to implementation i and workload w, in process run r of side s.
 
-* g is what cells that are measured in the same rounds have in common in a process run: the median of what they lie
-  beside their own means. It is taken off; of the difference of its means between the sides no more than two standard
-  deviations are, which its own scatter gives: what goes beyond is not the machine's. Where no library has half of the
-  cells it is up to UNKNOWN, as a machine moves by several percent over hours, in one workload and not in the other.
-* ε has a variance σ²[c]. A few numbers say little of it, so it is moderated (Smyth, Linear models and empirical Bayes
-  methods for assessing differential expression, SAGMB 3, 2004): s̃² = (ν₀ s₀² + ν s²) / (ν₀ + ν), where s₀² is what
-  cells of this kind of implementation and length of call have, and ν₀ says how alike they are. Both are matched to
-  the median and the quartiles of the s² of all cells, as s²/s₀² has the distribution F(ν, ν₀); so a few wild cells
-  move neither (Phipson et al., Robust hyperparameter estimation protects against hypervariable genes, AOAS 10,
+* g is what cells that are measured in the same rounds have in common in a process run: the median of their deviations
+  from their own means. It is taken off, but the difference of its means between the sides only up to two standard
+  deviations, estimated from its own scatter: anything beyond is not the machine's. Where no library has half of the
+  cells, the limit is UNKNOWN if larger, as a machine moves by several percent over hours, in one workload and not in
+  the other.
+* ε has a variance σ²[c]. A few numbers say little about it, so it is moderated (Smyth, Linear models and empirical
+  Bayes methods for assessing differential expression, SAGMB 3, 2004): s̃² = (ν₀ s₀² + ν s²) / (ν₀ + ν), where s₀² is
+  the variance for cells of this kind of implementation and length of call, and ν₀ says how alike they are. Both are
+  matched to the median and the quartiles of the s² of all cells, as s²/s₀² has the distribution F(ν, ν₀); so a few wild
+  cells move neither (Phipson et al., Robust hyperparameter estimation protects against hypervariable genes, AOAS 10,
   2016).
-* d and e are what changed, and luck: a cell, and an implementation as a whole, lie otherwise in memory from one run
-  of the bench to the next, of which its process runs show nothing. Most of what is compared did not change, so the
-  variance of either is estimated from the middle of the deviations, as that with which the median of their squares
-  is the median of χ²₁ (an empirical null; Efron, Large-scale inference, 2010), shrunk to what real runs have; of many
-  deviations a higher quantile counts too, as tails are heavy, without those that are beyond CHANGE and FAR.
+* d and e are what changed, and luck: cells, and implementations as a whole, get other places in memory from one run of
+  the bench to the next, which process runs do not show. Most of what is compared did not change, so the variance
+  of either is estimated from the middle of the deviations: with it the median of their squares is the median of χ²₁ (an
+  empirical null; Efron, Large-scale inference, 2010). It is shrunk to the variance in real runs. With many deviations a
+  higher quantile counts too, as tails are heavy; deviations beyond CHANGE and FAR are left out.
 * e[i] is Huber's mean of the cells of an implementation, which one cell cannot move.
-* m is what all implementations have in common: the median of theirs, from IMPLEMENTATIONS on. One that is measured in
-  several dtypes counts once, with the median of its e. *Yardsticks* are the same code in both runs: measured peaks and
-  bandwidths. If m is beyond them for certain, everything changed, and is judged against them; otherwise m is the
-  machine's, and all is judged against m. For fewer implementations the yardsticks are all there is. The machine is
-  taken to vary by UNKNOWN beside, by what its process runs show, and by LOAD.
+* m is what all implementations have in common: the median of their effects, if there are at least IMPLEMENTATIONS. One
+  that is measured in several dtypes counts once, with the median of its e. *Yardsticks* are the same code in both runs:
+  measured peaks and bandwidths. If m is beyond them for certain, everything changed, and is judged against them;
+  otherwise m is the machine's, and all is judged against m. With fewer implementations only the yardsticks are left.
+  The machine is also assumed to vary by UNKNOWN, by the scatter of its process runs, and by LOAD.
 
-An effect has a p value, by Student's t, of lying within the margin.  The variance of a cell's is a sum: of what its
-process runs scatter by, of which few numbers tell, and of luck, of which all cells do; it has the degrees of freedom of
-such a sum (Satterthwaite, Biometrics Bulletin 2, 1946).  Those of a level are taken together by Benjamini and Hochberg
-(JRSS B 57, 1995): of what is called changed a share FALSE is not, on average, and if nothing changed that is the chance
-that anything is called so; each level has a third of it, of which TAILED is used.  The interval *among all* is the one
-that gives the same verdicts (Benjamini & Yekutieli, JASA 100, 2005): of R changes found in n, its confidence is
-1 − R/n of that share.
+An effect has a p value, by Student's t, of lying within the margin.  The variance of a cell's effect is a sum: the
+scatter of its process runs, estimated from few numbers, and luck, estimated from all cells; it has the degrees of
+freedom of such a sum (Satterthwaite, Biometrics Bulletin 2, 1946).  The effects of a level are judged together by
+Benjamini and Hochberg (JRSS B 57, 1995): a share FALSE of what is called changed is not, on average, and if nothing
+changed that is the chance that anything is called so; each level has a third of it, of which TAILED is used.  The
+interval *among all* is the one that gives the same verdicts (Benjamini & Yekutieli, JASA 100, 2005): for R changes
+found in n, its confidence is 1 − R/n of that share.
 
-An implementation that changed as a whole is one finding, and a cell of it needs no more than its own 95 % interval to
-be one of those that did. What could have been seen follows from the same rule: the effect that is found with
-probability POWER.
+An implementation that changed as a whole is one finding, and one of its cells is judged changed by its own 95 %
+interval. What could have been seen follows from the same rule: the effect that is found with probability POWER.
 """
 
 from __future__ import annotations
@@ -57,41 +57,41 @@ from attention_conformance.bench.analysis.statistics import CONFIDENCE, LEAST, M
 #: The quantile of the calls of a process run that is its level.
 QUANTILE = 0.1
 
-#: Share of what is called changed that is not, and chance of any such call if nothing changed; a third for each level.
+#: Share of findings that are false, and the chance of any finding if nothing changed; a third for each level.
 FALSE = 0.01
 LEVELS = 3
 
-#: The part of FALSE at which Student's t keeps it, as luck has heavier tails: of all 406 pairs of 29 idle runs of one
-#: machine 1.7 % had a finding with all of it, and 0.7 % with half (``python -m studies comparisons``).
+#: The part of FALSE with which Student's t keeps it, as luck has heavier tails: of all 406 pairs of 29 idle runs of one
+#: machine, 1.7 % had a finding with all of it, and 0.7 % with half (``python -m studies comparisons``).
 TAILED = 0.5
 
 #: A cell is the same if its 95 % interval lies within this factor on both sides, or within what a rule sets.
 SAME = 1.10
 
-#: Probability with which what "could have been seen" is found.
+#: Probability of finding an effect that "could have been seen".
 POWER = 0.9
 
-#: A factor that implementations have in common needs so many: the median of three is moved by no single one.
+#: Fewest implementations that show a common factor: no single one moves the median of three.
 IMPLEMENTATIONS = 3
 
-#: So many cells show what process runs have in common and how variances lie, and so many of the same rounds.
+#: Fewest cells that show what process runs have in common and how variances spread; and fewest of the same rounds.
 CELLS = 8
 TOGETHER = 5
 
-#: Two standard deviations of a machine that nothing was measured of: the top of 3 to 10 %.
+#: Two standard deviations of a machine without yardsticks: the top of 3 to 10 %.
 UNKNOWN = math.log(1.10)
 
-#: Standard deviation of a yardstick on a machine that does nothing else, of the log.
+#: Standard deviation of the log of a yardstick on an otherwise idle machine.
 YARDSTICK = 0.02
 
-#: Standard deviation of what other work slows a machine by that its yardsticks, the best of several, do not show.
+#: Standard deviation of the slowdown by other work that a machine's yardsticks, the best of several, do not show.
 LOAD = 0.05
 
-#: The part of a slowdown by other work that a cell has for itself: what it waits for others do not.
+#: The part of a slowdown by other work that is a cell's own, as other cells do not wait for the same things.
 OF_LOAD = 0.25
 
-#: What real runs have: scatter of process runs, where none has a second; luck of a cell and of an implementation from
-#: one run of the bench to the next.  It counts as so many degrees of freedom.
+#: Values of real runs: scatter of process runs, where no cell has a second; luck of a cell and of an implementation
+#: from one run of the bench to the next; and the degrees of freedom that these values count as.
 SCATTER = 0.03
 LUCK_OF_CELL = 0.015
 LUCK_OF_IMPLEMENTATION = 0.01
@@ -100,32 +100,32 @@ PRIOR = 10
 #: Degrees of freedom of a variance: these are tried, the best is taken.
 FREEDOMS = (2.0, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0, 40.0, 100.0)
 
-#: Ends of classes of calls, in seconds.
+#: Limits between classes of lengths of calls, in seconds.
 LENGTHS = (3e-4, 1e-3, 3e-3, 1e-2, 1e-1)
 
-#: Huber's constant: beyond so many deviations a value counts less.
+#: Huber's constant: beyond this many standard deviations a value counts less.
 HUBER = 1.345
 
 #: Efficiency of Huber's mean for normal values.
 EFFICIENCY = 0.95
 
-#: A variance by a median tells as much as one by this share of as many numbers (Rousseeuw & Croux, Alternatives to the
-#: median absolute deviation, JASA 88, 1993).
+#: A variance estimated by a median is worth this share of its numbers (Rousseeuw & Croux, Alternatives to the median
+#: absolute deviation, JASA 88, 1993).
 OF_MEDIAN = 0.37
 
 #: Most degrees of freedom of a cell, as luck has heavier tails than the normal: with more, 1.5 % of simulated
 #: comparisons on a machine that scatters ten times as much have a false finding, and 0.75 % with these.
 TAILS = 20
 
-#: Quantiles of χ²₁, by which luck is estimated: the median, and of MANY deviations this one too, as luck has heavier
-#: tails than the normal; and a variance that is none.
+#: Quantiles of χ²₁ that luck is estimated by: the median, and from MANY deviations on this one too, as luck has heavier
+#: tails than the normal; and a variance that counts as none.
 HALF = 0.45494
 MIDDLE = ((0.5, HALF), (0.85, 2.07225))
 MANY = 20
 TINY = 1e-12
 
-#: What moved by more than this factor, and by more than so many standard deviations, by the median of all, has changed
-#: and is no luck that others could have: a new library may make a fourth of all implementations twice as fast.
+#: A deviation of more than this factor, and of more than this many standard deviations (by the median of all), is a
+#: change and not luck: a new library may make a quarter of all implementations twice as fast.
 CHANGE = math.log(1.25)
 FAR = 6.0
 
@@ -138,26 +138,26 @@ class Cell:
     unit: tuple[str, str]
     base: np.ndarray
     new: np.ndarray
-    #: What is measured in the same rounds: cells of a workload.
+    #: Name of the rounds that the cell is measured in, with others of its workload.
     rounds: str = ""
     least: float = LEAST
     margin: float = MARGIN
 
     @property
     def kind(self) -> str:
-        """The kind of implementation: the library, as its name says."""
+        """The kind of implementation: its library, the first part of its name."""
         return self.unit[0].partition("-")[0]
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A ratio new ÷ base, the machine taken off, with its verdict."""
+    """A ratio new ÷ base, without the machine's factor, with its verdict."""
 
     ratio: Interval
-    #: The interval that is right for all of its level.
+    #: The interval that is valid for all effects of its level together.
     among_all: Interval
     verdict: Verdict
-    #: The least slowdown that had been found with probability POWER.
+    #: The least slowdown that would have been found with probability POWER.
     seen: float
 
 
@@ -165,16 +165,16 @@ class Effect:
 class Effects:
     """Effects that a comparison of the cells of a device found."""
 
-    #: What was taken off as the machine's, with its 95 % interval.
+    #: The machine's factor, which was taken off, with its 95 % interval.
     machine: Interval
-    #: What all implementations have in common beyond the yardsticks; None of too few.
+    #: What all implementations have in common beyond the yardsticks; None for too few.
     everything: Effect | None
     units: Mapping[tuple[str, str], Effect]
     cells: Sequence[Effect]
     #: Standard deviations of a log: of process runs (the median cell), and luck of a cell and of an implementation.
     scatter: float = 0.0
     luck: tuple[float, float] = (0.0, 0.0)
-    #: What was taken off beside the machine's as what all implementations of a workload have in common, by its name.
+    #: Factor that all implementations of a workload have in common, taken off too, by the workload's name.
     workloads: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -210,16 +210,16 @@ def effects(
     Parameters
     ----------
     cells
-        Cells of one device, one at least; with one process run or more on each side.
+        Cells of one device, at least one; with one process run or more on each side.
     yardsticks
         Factors of time by name, new ÷ base, of code that is the same in both runs.
     unknown
-        Two standard deviations of the machine, of the log, where there are no yardsticks; 0 if times are multiples of
-        another's, so that the machine is not in them.
+        Two standard deviations of the log of the machine's factor, where there are no yardsticks; 0 if times are
+        multiples of another implementation's, so that the machine cancels.
     q
         Share of findings that may be false.
     load
-        Standard deviation of what other work is known to have slowed either run by, of the log.
+        Standard deviation of the log of the slowdown by other work, as known for either run.
 
     Returns
     -------
@@ -241,7 +241,7 @@ def effects(
     machine, error = machine_factor(cells, yardsticks, unknown, math.hypot(LOAD, load))
     unit_freedom, share = np.full(len(units), float(len(units) - 1 + PRIOR)), TAILED * q / LEVELS
     everything = None
-    # The dtypes of one implementation share its code, so they count once: slower code is not to pass for the machine.
+    # The dtypes of one implementation share its code, so they count once: slower code must not pass for the machine.
     own: dict[str, list[int]] = {}
     for at, (name, _) in enumerate(units):
         own.setdefault(name, []).append(at)
@@ -284,10 +284,10 @@ def effects(
 def machine_factor(
     cells: Sequence[Cell], yardsticks: Mapping[str, float], unknown: float, load: float = LOAD
 ) -> tuple[float, float]:
-    """The log of the machine's factor by the yardsticks alone, with its standard error.
+    """The log of the machine's factor by the yardsticks only, with its standard error.
 
-    The machine is taken to vary by ``unknown`` and by what process runs scatter; a yardstick is measured once, and so
-    scatters as one process run does.
+    The machine is assumed to vary by ``unknown`` and by the scatter of process runs; a yardstick is measured once, and
+    so scatters as one process run does.
 
     Parameters
     ----------
@@ -296,9 +296,9 @@ def machine_factor(
     yardsticks
         New ÷ base of measured limits, by name.
     unknown
-        Two standard deviations of the machine, of the log.
+        Two standard deviations of the log of the machine's factor.
     load
-        Standard deviation of what other work slows the machine by that yardsticks do not show, of the log.
+        Standard deviation of the log of the slowdown by other work that yardsticks do not show.
 
     Returns
     -------
@@ -307,7 +307,7 @@ def machine_factor(
     """
     if not unknown:
         return 0.0, 0.0
-    # Of each side for itself: other work may have slowed one process run of one of them.
+    # Each side by itself: other work may have slowed one process run of one side.
     once, mean = 0.0, 0.0
     for sides in ([cell.base for cell in cells], [cell.new for cell in cells]):
         several = [float(np.var(side, ddof=1)) for side in sides if len(side) > 1]
@@ -319,7 +319,7 @@ def machine_factor(
         return 0.0, math.hypot(math.sqrt(prior), load)
     measured = YARDSTICK**2 + once
     told = float(np.median(np.log([*yardsticks.values()])))
-    prior = max(prior, told**2 - measured)  # a machine that moved further than it is taken to
+    prior = max(prior, told**2 - measured)  # a machine that moved further than assumed
     error = math.sqrt(prior * measured / (prior + measured))
     return told * prior / (prior + measured), math.hypot(error, load)
 
@@ -334,12 +334,12 @@ def without_common(
     cells
         Cells of one device, with process runs of both sides.
     unknown
-        Two standard deviations of the machine, of the log; 0 where it is not in the times.
+        Two standard deviations of the log of the machine's factor; 0 where it is not in the times.
 
     Returns
     -------
     tuple[list[np.ndarray], list[np.ndarray], np.ndarray, dict[str, float]]
-        Levels of base, levels of new, how far each cell moved, and what was taken off that of each workload: logs.
+        Levels of base, levels of new, how far each cell moved, and what was taken off for each workload: logs.
     """
     base, new = [cell.base for cell in cells], [cell.new for cell in cells]
     moved = np.array([float(np.mean(n) - np.mean(b)) for b, n in zip(base, new, strict=True)])
@@ -355,7 +355,7 @@ def without_common(
     centre, taken_off = float(np.median(moved)), {}
     for part, drift in zip(workloads, drifts, strict=True):
         beside = float(np.median(moved[part])) - centre
-        # What the machine may have been beside its mean while these were measured, as process runs show.
+        # The machine's possible deviation from its mean while these were measured, as process runs show.
         possible = 2 * math.sqrt((drift + float(np.mean(drifts))) / 2)
         if 2 * max(Counter(cells[at].kind for at in part).values()) < len(part):
             possible = max(possible, unknown)
@@ -365,7 +365,7 @@ def without_common(
 
 
 def _take_off_common(base: list[np.ndarray], new: list[np.ndarray], groups: Sequence[Sequence[int]]) -> list[float]:
-    """Take off what process runs of a group have in common; gives the variance of how far its mean moved."""
+    """Take off what process runs of a group have in common; returns the variance of how far its mean moved."""
     found = []
     for group in groups:
         variance = 0.0
@@ -386,11 +386,11 @@ def variances(
     Parameters
     ----------
     kinds
-        The kind of each cell; those of one kind share their variance.
+        The kind of each cell; cells of one kind share their variance.
     base
         Levels of each cell's process runs, logs.
     new
-        The same of the new run.
+        The same for the new run.
 
     Returns
     -------
@@ -409,7 +409,7 @@ def variances(
     logs = np.log(squares[known] / own[known])
     classes = np.digitize([float(np.exp(np.mean(b))) for b in base], LENGTHS)
     centre = np.full(len(base), float(np.median(logs)))
-    for groups in (classes, np.array(kinds)):  # what a length, then what a kind adds to all, shrunk
+    for groups in (classes, np.array(kinds)):  # what a length of call, then what a kind adds, shrunk
         rest = logs - centre[known]
         for group in set(groups.tolist()):
             those = rest[groups[known] == group]
@@ -435,7 +435,7 @@ def degrees_of_freedom(parts: Sequence[tuple[np.ndarray | float, np.ndarray | fl
     Returns
     -------
     numpy.ndarray
-        Degrees of freedom of each value: no fewer than the least of the parts', no more than all together.
+        Degrees of freedom of each value: at least the smallest of the parts', at most their sum.
     """
     total = sum(variance for variance, _ in parts)
     return np.asarray(total**2 / sum(variance**2 / known for variance, known in parts))
@@ -444,7 +444,7 @@ def degrees_of_freedom(parts: Sequence[tuple[np.ndarray | float, np.ndarray | fl
 def variance_component(
     values: np.ndarray, variance: np.ndarray, groups: Sequence[Sequence[int]], usual: float, least: int = 2
 ) -> float:
-    """The variance that values of a group have beside their own ``variance``, shrunk to ``usual``².
+    """The variance that values of a group have in addition to their own ``variance``, shrunk to ``usual``².
 
     Groups of fewer than ``least`` say nothing.
 
@@ -469,7 +469,7 @@ def variance_component(
     squares, own = [np.zeros(0)], [np.zeros(0)]
     for at in (np.array(group) for group in groups if len(group) >= least):
         off = (values[at] - np.median(values[at])) ** 2 * (2 if len(at) == 2 else 1)
-        kept = np.argsort(off)[1:]  # one lies in the median, whatever they scatter by
+        kept = np.argsort(off)[1:]  # one lies at the median, however much they scatter
         squares.append(off[kept])
         own.append(variance[at][kept])
     square, known = np.concatenate(squares), np.concatenate(own)
@@ -483,13 +483,13 @@ def variance_component(
 
 
 def _variance_beside(square: np.ndarray, known: np.ndarray, quantiles: Sequence[tuple[float, float]]) -> float:
-    """The variance beside the ``known`` ones by which squares have these quantiles of χ²₁: the largest of them."""
+    """The variance that, added to ``known``, gives the squares a quantile of χ²₁: the largest over these quantiles."""
     found = 0.0
     for share, typical in quantiles:
         low, high = 0.0, float(np.max(square)) / HALF
         for _ in range(40):
             tried = (low + high) / 2
-            # The lower of two values: of two deviations one may be a change.
+            # The lower of two values: one of two deviations may be a change.
             beyond = np.sort(square / (known + tried + TINY))[int(share * (len(square) - 1))] > typical
             low, high = (tried, high) if beyond else (low, tried)
         found = max(found, low)
@@ -531,7 +531,7 @@ def judge_level(
     q: float,
     limits: Sequence[tuple[float, float]] | None = None,
 ) -> list[Effect]:
-    """The effects of one level, taken together: logs with standard errors, and the limits of each.
+    """The effects of one level, judged together, from logs with standard errors and the limits of each.
 
     Parameters
     ----------
@@ -544,7 +544,7 @@ def judge_level(
     q
         False discovery rate of the level.
     limits
-        Least ratio that counts, and the margin that its interval must lie beyond, of each; None for those of time.
+        For each, the least ratio that counts and the margin that its interval must lie beyond; None: those of time.
 
     Returns
     -------
@@ -577,7 +577,7 @@ def judge_level(
 
 
 def common_over_runs(logs: np.ndarray, implementations: Sequence[str]) -> np.ndarray:
-    """Effect that all implementations have in common in each run of a series, beside their medians over the runs.
+    """Effect that all implementations have in common in each run of a series, relative to their medians over the runs.
 
     Parameters
     ----------
@@ -600,7 +600,7 @@ def common_over_runs(logs: np.ndarray, implementations: Sequence[str]) -> np.nda
 
 
 def _within_change(wholes: set[Verdict], one: Effect, least: float) -> Effect:
-    """The effect of a cell of which more than itself changed: its own 95 % interval is enough."""
+    """The effect of a cell in something that changed as a whole: its own 95 % interval is enough."""
     for whole in CHANGED:
         sure = judge(one.ratio, least, 1.0) is whole
         if whole in wholes and sure:

@@ -1,4 +1,4 @@
-"""Whether two runs were made on one machine and timed in one way, and which of its measured limits both have."""
+"""Whether two runs were made on one machine and timed in one way, and which measured limits both have."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attention_conformance.bench.records import BUSY
 from attention_conformance.reports.input.bench import CACHE, CLOCK, key_of
 from attention_conformance.reports.input.records import BenchRun, Records
 
-#: What has to be equal where there is no fingerprint: entries of ``machine_info``, with the way to them.
+#: Entries of ``machine_info`` that must be equal where there is no fingerprint, with the keys that lead to them.
 OLD = {
     "machine": ("machine",),
     "processor": ("cpu", "brand_raw"),
@@ -20,18 +20,18 @@ OLD = {
     "threads": ("threads",),
 }
 
-#: What of a fingerprint is not named among the differences: its id, what one compares, and what is in no id.
+#: Fields of a fingerprint that are not named among the differences: its id, what is compared, and what is in no id.
 MAY_DIFFER = ("id", "versions", "libraries", "blas", "python", "kernel", "libc", "memory_bytes", "in_force")
 
-#: What is printed of a value.
+#: Characters of a value that are printed.
 WIDEST = 60
 
-#: The most that a share of the time counts as for which calls waited for a core.
+#: The share of their time that calls waited for a core counts as at most this.
 MOST_WAIT = 0.95
 
 
 def differences(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
-    """Fields in which the machines of some runs differ, one text each; none if all were made on one.
+    """Fields in which the machines of some runs differ, one text each; none if there is only one machine.
 
     Parameters
     ----------
@@ -58,9 +58,9 @@ def differences(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
 
 
 def ways(base: Records, new: Records) -> list[str]:
-    """Ways in which the times of two sides were taken differently, one text each; none if they were taken alike.
+    """Differences in the way that the times of two sides were taken, one text each; none if it was the same.
 
-    Of clocks only those count of cells that both have: a run may have cells on a GPU and on the CPU.
+    Clocks are compared only for cells that both have: a run may have cells on a GPU and on the CPU.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def ways(base: Records, new: Records) -> list[str]:
     both = (*base.runs, *new.runs)
     runs: list[dict[str, Any]] = [{"cache": run.plan.cache if run.plan else CACHE} for run in both]
     threads = [run.plan.threads for run in both if run.plan]
-    if len(threads) == len(both):  # a run that says nothing was on any number of them
+    if len(threads) == len(both):  # a run that records none may have used any number
         runs = [way | {"threads": count} for way, count in zip(runs, threads, strict=True)]
     before, after = ({key_of(cell): cell.get("clock") or CLOCK for cell in side.cells} for side in (base, new))
     changed = [f"{one} → {after[key]}" for key, one in before.items() if after.get(key, one) != one]
@@ -85,7 +85,7 @@ def ways(base: Records, new: Records) -> list[str]:
 
 
 def machine_of(run: BenchRun) -> dict[str, Any]:
-    """Machine as a file without a fingerprint has it.
+    """Machine as a file without a fingerprint describes it.
 
     Parameters
     ----------
@@ -119,11 +119,11 @@ def libraries(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
 
 
 def load(runs: Iterable[BenchRun]) -> float:
-    """Standard deviation of what other work slowed some runs by, of the log; 0 where nothing ran beside them.
+    """Standard deviation of the log of the slowdown of some runs by other work; 0 where nothing ran beside them.
 
-    Calls that waited half of their time for a core took up to twice as long, of which yardsticks, the best of several,
-    show nothing: that is two standard deviations.  Of a run that does not tell it is taken from its load average, as of
-    twice as many threads as there are cores each waits half of its time.
+    Calls that waited half of their time for a core took up to twice as long, which yardsticks, the best of several, do
+    not show: that is two standard deviations.  Where a run does not record the wait, its load average is used: with
+    twice as many threads as cores, each waits half of its time.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ def load(runs: Iterable[BenchRun]) -> float:
 
 
 def busy(runs: Iterable[BenchRun]) -> list[str]:
-    """Runs beside which other work ran, a sentence each.
+    """A sentence for each run that other work ran beside.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def _shortened(text: str) -> str:
 
 
 def versions_of(run: BenchRun) -> Mapping[str, Any]:
-    """The libraries that took part.
+    """The libraries that were used.
 
     Parameters
     ----------

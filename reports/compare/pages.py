@@ -28,21 +28,21 @@ from attention_conformance.reports.compare.effects import FALSE, IMPLEMENTATIONS
 from attention_conformance.reports.input.records import by_file, labels
 from attention_conformance.reports.text import NONE, digits, fold, inert, percent, printable, shortened, table
 
-#: The first words.
+#: First words of the headline.
 WORDS = {Status.NOTHING_WORSE: "NOTHING WORSE", Status.WORSE: "WORSE", Status.CANNOT_TELL: "CANNOT TELL"}
 
 #: Names of cases or workloads that a row of grouped changes shows.
 NAMED = 3
 
-#: What the JSON calls itself, and its version.
+#: Kind and version that the JSON names.
 KIND = "attention-conformance comparison"
 
 VERSION = 3
 
-#: A comparison that could have seen this slowdown of an implementation needs no other.
+#: A comparison that could have seen this slowdown of an implementation needs no other comparison.
 ENOUGH = 1.10
 
-#: Characters of a comment: GitHub takes 2¹⁶ bytes.
+#: Bytes of a comment: GitHub takes 2¹⁶.
 LONGEST = 60_000
 
 #: Rows of a table in a terminal, and of one in a comment that is not folded.
@@ -53,7 +53,7 @@ SHOWN = 10
 #: Characters of a sentence of a comment: names and paths in it may have any length.
 LONG = 1000
 
-#: What stands for the parts of a comment that do not fit.
+#: Text instead of the parts of a comment that do not fit.
 LEFT_OUT = "A part is left out, as this comment would be too long; the JSON has everything."
 
 _CHANGED = (Verdict.SLOWER, Verdict.FASTER)
@@ -80,7 +80,7 @@ def headline(found: Comparison) -> str:
 def worse_counts(found: Comparison) -> list[str]:
     """Clauses about what is worse: what is slower, then how many there are of each other kind of change.
 
-    A count stands behind its kind: "3 × more memory" would be read as three times the memory.
+    A count follows its kind: "3 × more memory" would be read as three times the memory.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def summary_sentences(found: Comparison) -> str:
 
 
 def unclear(found: Comparison) -> str:
-    """The cells of which nothing can be said, in a sentence: how many of how many, and what would have been seen."""
+    """A sentence about the unclear cells: how many of how many, and what would have been seen."""
     some = sum(cell.verdict is Verdict.UNCLEAR for cell in found.speeds)
     if not some:
         return ""
@@ -193,7 +193,7 @@ def _seen(one: Machine) -> str:
 
 
 def changes(found: Iterable[Change], levels: Iterable[Level]) -> pd.DataFrame:
-    """One row per kind of change, implementation, device and dtype, with the first cases and what became of one.
+    """One row per kind of change, implementation, device and dtype, with the first cases and the change of the first.
 
     Parameters
     ----------
@@ -286,7 +286,7 @@ def wholes(found: Comparison) -> pd.DataFrame:
 
 
 def rules(found: Comparison) -> list[str]:
-    """Sentences about the file of rules that it was judged by, and how much they ignore.
+    """Sentences about the file of rules that a comparison was judged by, and how much they ignore.
 
     Parameters
     ----------
@@ -342,7 +342,7 @@ def _machine(one: Machine) -> str:
 
 
 def _offer(found: Comparison) -> list[str]:
-    """Offer of what sees more, where this comparison could not have seen a change that counts."""
+    """Advice on what sees more, where this comparison could not have seen a change that counts."""
     limits = {_seen(one): one.seen_implementation or one.seen_cell or 1.0 for one in found.machines}
     told = ", ".join(text for text, limit in limits.items() if limit > ENOUGH)
     if not told:
@@ -375,7 +375,7 @@ def files(found: Comparison) -> pd.DataFrame:
     """
     frame = by_file([*found.base, *found.new])
     frame.insert(0, "run", ["base"] * len(found.base) + ["new"] * len(found.new))
-    # The run tells files of one name apart, as those of two folders mostly are.
+    # The run distinguishes files of the same name, which two folders mostly have.
     return frame.assign(file=[*labels(found.base), *labels(found.new)])
 
 
@@ -424,7 +424,7 @@ def _tables(found: Comparison) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def comment(found: Comparison) -> str:
-    """Short: the verdict, then what is worse; everything else folded, and left out where it is too long.
+    """A short comment: the verdict, then what is worse; everything else folded, and left out where it is too long.
 
     Parameters
     ----------
@@ -473,7 +473,7 @@ def _fitted(sections: Sequence[str], rest: Sequence[str], ending: str) -> str:
     last = len(parts) - 1
     room = LONGEST - len(LEFT_OUT.encode()) - 2
     for at in (*range(len(sections)), last, *range(len(sections), last)):
-        size = len(parts[at].encode()) + 2  # with the empty line behind it
+        size = len(parts[at].encode()) + 2  # with the empty line after it
         if size > room:
             parts[at] = LEFT_OUT
         else:

@@ -16,13 +16,13 @@ from attention_conformance.reports.text import words
 
 Key = tuple[str, str, str, str]
 
-#: A share of the bound below this is of no interest, whatever its factor: it is rounding among rounding.
+#: A share of the bound below this is ignored, whatever its factor: it is mere rounding.
 LEAST_SHARE = 0.1
 
 _KEPT = (Outcome.PASSED, Outcome.ADVISORY)
 
-#: What a step from one outcome to another is, and to the verdict.  None stands for "not run"; what is not here and
-#: not equal is another outcome, which is a note.
+#: Kind and level of a step from one outcome to another.  None is "not run"; an unequal pair that is not here is
+#: another outcome, which is a note.
 STEPS: dict[tuple[Outcome | None, Outcome | None], tuple[Kind, Level]] = {
     **{(old, Outcome.FAILED): (Kind.FAILURE, Level.WORSE) for old in (*Outcome, None) if old is not Outcome.FAILED},
     **{(old, Outcome.KNOWN_DEVIATION): (Kind.DEVIATION, Level.WORSE) for old in _KEPT},
@@ -40,9 +40,9 @@ STEPS: dict[tuple[Outcome | None, Outcome | None], tuple[Kind, Level]] = {
 
 
 def changes(base: Iterable[Result], new: Iterable[Result], rules: Rules, *, cut: bool = False) -> list[Change]:
-    """Every case whose outcome, way of failing or accuracy is another, in the order of the base run.
+    """Every case whose outcome, way of failing or accuracy changed, in the order of the base run.
 
-    What a run lacks that was ``cut`` off is not worse: nothing is known of it.
+    A result that a run lacks because it was ``cut`` off is not worse: nothing is known about it.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def with_rules(change: Change, rules: Rules, **name: str) -> Change:
     rules
         Thresholds and what is ignored.
     name
-        Name of the kind, as rules have it.
+        Name of the case or the workload, by the word of a rule.
 
     Returns
     -------
@@ -107,7 +107,7 @@ def _outcome_change(key: Key, old: Result | None, new: Result | None) -> Change 
 
 
 def _accuracy_change(key: Key, old: Result | None, new: Result | None, rules: Rules) -> Change | None:
-    """Share of the bound that moved by more than the rules allow, of a case that is kept in both runs."""
+    """Change of the share of the bound by more than the rules allow, for a case that is kept in both runs."""
     if old is None or new is None or old.outcome not in _KEPT or new.outcome not in _KEPT:
         return None
     place = dict(zip(CASE, key, strict=True))
@@ -115,7 +115,7 @@ def _accuracy_change(key: Key, old: Result | None, new: Result | None, rules: Ru
 
 
 def drift(key: Key, old: float | None, new: float | None, factor: float) -> Change | None:
-    """The change of a share by a factor or more, None if either is not known or both are small.
+    """The change of a share by more than a factor, None if either is not known or both are small.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def drift(key: Key, old: float | None, new: float | None, factor: float) -> Chan
     new
         Error ÷ bound in the new run.
     factor
-        Factor from which on a drift counts.
+        Factor beyond which a drift counts.
 
     Returns
     -------

@@ -6,12 +6,12 @@
     implementation = "torch-*"     # globs; also device, dtype, workload, case
     workload = "decode-*"
     least = 1.15                   # the ratio from which a cell is slower or faster
-    margin = 1.05                  # what its interval has to exclude
+    margin = 1.05                  # what its interval must exclude
     memory = 1.5                   # the factor from which more memory is worse
     accuracy = 4.0                 # the factor from which a larger share of the bound is worse
     ignore = ["slower"]            # what does not count: "slower", or the name of any change for the worse
 
-Of several rules that match, the last that says something decides it.
+Where several rules match, the last that sets a threshold decides it, and any of them may ignore.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MEMORY = 1.10
 #: Rounding differs between two builds; twice the error is another algorithm.
 ACCURACY = 2.0
 
-#: What a rule can match, and the thresholds it can set, with their defaults and the least that makes sense.
+#: What a rule can match, and the thresholds it can set, with their defaults.
 PATTERNS = ("implementation", "device", "dtype", "workload", "case")
 THRESHOLDS = {"least": LEAST, "margin": MARGIN, "memory": MEMORY, "accuracy": ACCURACY}
 
@@ -49,11 +49,11 @@ class Rule:
     patterns: Mapping[str, str]
     thresholds: Mapping[str, float]
     ignore: tuple[str, ...]
-    #: Whether anything was ever matched: a rule that matches nothing is misspelt or out of date.
+    #: Whether the rule ever matched: a rule that matches nothing is misspelt or out of date.
     matched: bool = False
 
     def matches(self, place: Mapping[str, str]) -> bool:
-        """Whether everything that the rule names is so here; what a place does not have is matched by no pattern.
+        """Whether all patterns of the rule match a place; a pattern never matches what the place does not have.
 
         Parameters
         ----------
@@ -63,7 +63,7 @@ class Rule:
         Returns
         -------
         bool
-            Whether it is.
+            Whether they match.
         """
         found = all(
             name in place and fnmatch.fnmatchcase(place[name], pattern) for name, pattern in self.patterns.items()
@@ -74,10 +74,10 @@ class Rule:
 
 @dataclass
 class Rules:
-    """All of them, in order."""
+    """All rules, in order."""
 
     rules: list[Rule] = field(default_factory=list)
-    #: The file that they are from, with their number, "" for none.
+    #: The file of the rules, with their number, "" for none.
     name: str = ""
 
     def threshold(self, name: str, **place: str) -> float:
@@ -145,12 +145,12 @@ def read(path: Path) -> Rules:
     Returns
     -------
     Rules
-        The rules that it has.
+        The rules in the file.
 
     Raises
     ------
     ReportError
-        For the first thing wrong in it.
+        For the first mistake in it.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Changes of the bench's cells beside their times: which are there, their memory, their accuracy."""
+"""Changes of the bench's cells: their times, which are there, their memory, their accuracy."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from attention_conformance.reports.input.bench import CELL, key_of
 from attention_conformance.reports.input.records import Records
 from attention_conformance.reports.text import percent
 
-#: Bytes that a call may need more without it being said: what an allocator takes at once.
+#: Additional bytes of a call that are not reported: what an allocator takes at once.
 LEAST_BYTES = 1 << 20
 
 TIMED, UNSTABLE, INVALID, SKIPPED = "timed", "unstable", "invalid", "skipped"
 KNOWN = "known-deviation"
 
-#: What a step from one outcome to another is; what is equal or not here is no change.
+#: Kind and level of a step from one outcome to another; a pair that is equal or not here is no change.
 STEPS: dict[tuple[str | None, str | None], tuple[Kind, Level]] = {
     (TIMED, None): (Kind.CELL, Level.WORSE),
     **{(old, INVALID): (Kind.INVALID, Level.WORSE) for old in (TIMED, UNSTABLE, KNOWN, SKIPPED, None)},
@@ -38,7 +38,7 @@ STEPS: dict[tuple[str | None, str | None], tuple[Kind, Level]] = {
     (UNSTABLE, TIMED): (Kind.PASS, Level.BETTER),
 }
 
-#: Fewer calls say nothing of their scatter.
+#: Fewer calls say nothing about their scatter.
 CALLS = 5
 
 Key = tuple[str, str, str, str]
@@ -47,8 +47,8 @@ Key = tuple[str, str, str, str]
 def changes(base: Records, new: Records, rules: Rules, *, memory: bool = True) -> list[Change]:
     """Missing, new and invalid cells, more and less memory, and shares of the bound that moved.
 
-    How much memory a call takes depends on the machine and on the number of threads, so that of runs which differ in
-    these it is not compared.
+    The memory of a call depends on the machine and on the number of threads, so it is not compared between runs that
+    differ in these.
 
     Parameters
     ----------
@@ -170,7 +170,7 @@ def speeds(
 
 
 def taken_off(found: Sequence[Machine]) -> list[str]:
-    """Sentences about workloads of which as much was taken off all implementations as would be a finding of one.
+    """Sentences about workloads where as much was taken off all implementations as would be a finding for one.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def _wholes(device: str, found: Effects, cells: Sequence[Speed], rules: Rules) -
 
 
 def levels(records: Records) -> dict[Key, np.ndarray]:
-    """The level of every process run of the timed cells that have their samples; without process runs of all calls.
+    """The level of every process run of the timed cells that have samples; of all calls where process runs are unknown.
 
     Parameters
     ----------
@@ -237,7 +237,7 @@ def levels(records: Records) -> dict[Key, np.ndarray]:
 
 
 def relative(known: Mapping[Key, np.ndarray], yardstick: str) -> dict[Key, np.ndarray]:
-    """The levels beside the yardstick's on the same workload, device and dtype, where it has as many process runs.
+    """The levels relative to the yardstick's on the same workload, device and dtype, where it has as many process runs.
 
     Parameters
     ----------

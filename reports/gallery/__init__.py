@@ -1,1 +1,1 @@
-"""The gallery's pages: what is kept of its results, what they say of each library, as HTML and as Markdown."""
+"""The gallery's pages: the stored results, and what they show about each library, as HTML and as Markdown."""

@@ -1,4 +1,4 @@
-"""The gallery as one HTML page: what each library does, where it fails, and what its documentation says of it."""
+"""The gallery as one HTML page: what each library does, where it fails, and what its documentation says about it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCRIPTS = ("data.js", "gallery.js")
 #: Names that an answer shows at once.
 NAMED = 8
 
-#: The look of what documentation says of a difference, and the order in which a reader wants them.
+#: The look of what documentation says about a difference, in the order that a reader wants.
 SAYS = {
     Says.CONTRADICTS: "failed",
     Says.UNDOCUMENTED: "known-deviation",
@@ -55,7 +55,7 @@ def page(view: View) -> str:
 
 
 def counts(view: View) -> dict[str, int]:
-    """Numbers of the first sentences."""
+    """Numbers in the first sentences."""
     return {
         "ways": len(view.rows),
         "packages": view.packages,
@@ -85,7 +85,7 @@ def _row(row: Row, view: View) -> dict[str, Any]:
 
 
 def _cell(name: str, of: str, cell: Cell | None) -> dict[str, Any]:
-    """Text, look, and words of a cell; a cell that has anything to show has a link."""
+    """Text, look, words and link of a cell; the link is empty where there is nothing more to show."""
     if cell is None:
         return {"text": "", "look": "", "said": "", "link": ""}
     texts = {FAILED: str(cell.failed), BY_DESIGN: "◇", PASSED: "✓", UNSUPPORTED: "–"}
@@ -100,7 +100,7 @@ def _cell(name: str, of: str, cell: Cell | None) -> dict[str, Any]:
 
 
 def _causes(row: Row) -> dict[str, Any]:
-    """The causes of a library's failures, each as ``check`` says it, and what is not explained."""
+    """The causes of a library's failures, as ``check`` words them, and the failures that are not explained."""
     return {
         "name": row.entry.name,
         "failed": row.failed,
@@ -130,7 +130,7 @@ def _finding(entry: Entry, finding: Finding) -> dict[str, Any]:
 
 
 def _failures(row: Row) -> list[Mapping[str, Any]]:
-    """Details of each failure: case, message with what explains it, and the finding that speaks of it."""
+    """Details of each failure: case, message with its explanation, and the findings about it."""
     findings = row.entry.findings
     return [
         {

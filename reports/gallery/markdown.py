@@ -80,7 +80,7 @@ def page(view: View) -> str:
 
 
 def verdict(view: View) -> str:
-    """One sentence.
+    """The verdict in one sentence.
 
     Parameters
     ----------

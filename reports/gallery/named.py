@@ -1,7 +1,7 @@
-"""Measure of the diagnosis on the gallery: which causes that a person found it names by itself, and how often wrongly.
+"""Measure of the diagnosis on the gallery: which causes found by a person it names by itself, and how often wrongly.
 
-The judgements are the manifest's: the words of the diagnosis that name a cause, or that say something else of its
-failures.  They are held against the published diagnoses, so that none is made up and none goes stale.
+The judgements are in the manifest: the words of the diagnosis that name a cause, or that say something else about its
+failures.  They are compared with the published diagnoses, so that none is made up or out of date.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Judged:
-    """A cause that a person found, what the diagnosis says of its failures, and whether that names it."""
+    """A cause that a person found, what the diagnosis says about its failures, and whether that names it."""
 
     entry: Entry
     cause: Cause
@@ -41,14 +41,14 @@ class Judged:
 
 @dataclass(frozen=True)
 class Measured:
-    """All causes of the entries whose results have a diagnosis, and all that the diagnosis says of them."""
+    """All causes of the entries whose results have a diagnosis, and the number of its explanations."""
 
     causes: tuple[Judged, ...]
-    #: Explanations by whether they name a cause that was found, another one that is so, or none.
+    #: Numbers of explanations that name a cause that was found, another true one, or a false one.
     naming: int
     true: int
     false: int
-    #: Entries with a diagnosis, and those that failed and were kept without one.
+    #: Number of failed entries with a diagnosis, and names of those that were kept without one.
     entries: int
     without: tuple[str, ...]
 
@@ -58,14 +58,14 @@ class Measured:
         return self.naming + self.true + self.false
 
     def count(self, verdict: Verdict) -> int:
-        """Number of causes that came to a verdict."""
+        """Number of causes with a verdict."""
         return sum(each.verdict is verdict for each in self.causes)
 
 
 def measured(view: View) -> Measured:
     """Verdicts of the diagnosis on the gallery's causes.
 
-    A finding that is a choice is no failure, and one whose clauses no case breaks shows nowhere: neither is counted.
+    A finding that is a choice is no failure, and one whose clauses no case breaks is not visible: neither is counted.
 
     Parameters
     ----------
@@ -114,9 +114,9 @@ def _kinds(row: Row) -> Iterator[str]:
 
 
 def problems(view: View) -> list[str]:
-    """Judgements of the manifest that the published diagnoses do not bear out, a sentence each.
+    """Judgements of the manifest that the published diagnoses do not support, a sentence each.
 
-    Words that are in no diagnosis of a failure of the cause, and a diagnosis that nobody has judged.
+    These are words that are in no diagnosis of the cause's failures, and diagnoses that were not judged.
 
     Parameters
     ----------

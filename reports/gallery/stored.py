@@ -1,4 +1,4 @@
-"""Stored results of the gallery: the record and the results of each entry, and those of its version before."""
+"""Stored results of the gallery: the record and the results of each entry, and of its previous version."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attention_conformance.impls.gallery import MANIFEST, Entry
 if TYPE_CHECKING:  # a run needs no library of the pages
     from attention_conformance.reports.model.model import Model
 
-#: What is published of the suite's own gallery, and where in a folder the results of a version before are.
+#: Folder of the suite's published gallery, and the folder in it for the results of a previous version.
 PUBLISHED = MANIFEST.parents[2] / "reports" / "published" / "gallery"
 BEFORE = "before"
 
@@ -31,7 +31,7 @@ _LARGEST = 1 << 20
 #: Options of ``check`` where none are given.
 DEFAULT = ("--dtype=float32",)
 
-#: Lines of a message that hold for the machine alone on which it was made, and hints for who wrote the function.
+#: Lines of a message that hold only on the machine that made it, and hints for the author of the function.
 _OF_THE_MACHINE = re.compile(r"^(?:(?:Rerun|Script|Hint):.*|[ ~^]+)(?:\n|\Z)", re.MULTILINE)
 
 
@@ -91,7 +91,7 @@ def record(work: Path, name: str) -> Record | None:
 
 
 def file(work: Path, name: str) -> Path:
-    """A file as it is kept, compressed, or as a run leaves it."""
+    """Path of the compressed file that is kept, or else of the file that a run leaves."""
     kept = work / f"{name}{compressed.SUFFIX}"
     return kept if kept.exists() else work / name
 
@@ -131,7 +131,7 @@ def model(known: Mapping[str, Entry], work: Path) -> tuple[dict[str, Record], Mo
 
 
 def before(work: Path, name: str) -> tuple[Record, tuple[Result, ...]] | None:
-    """The record and the results of an entry's version before; None where there was none."""
+    """The record and the results of an entry's previous version; None where there was none."""
     from attention_conformance.reports.input.read import read
 
     found = record(work / BEFORE, name)
@@ -145,9 +145,9 @@ def _has_results(work: Path, found: Record) -> bool:
 
 
 def keep(names: Mapping[str, Entry], work: Path, folder: Path = PUBLISHED) -> None:
-    """Keep what a work folder has of the entries, compressed: of failures the messages, and no times or shares.
+    """Keep the entries' results of a work folder, compressed: messages of failures only, and no times or shares.
 
-    What was kept of other versions of the packages is moved to the folder ``before``, in place of what is there.
+    Kept results of other versions of the packages are moved to the folder ``before`` and replace what is there.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def keep(names: Mapping[str, Entry], work: Path, folder: Path = PUBLISHED) -> No
     work
         Folder of the runs, with ``NAME.json`` and ``NAME.jsonl``.
     folder
-        Folder that they are kept in.
+        Folder where they are kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
@@ -180,7 +180,7 @@ def keep(names: Mapping[str, Entry], work: Path, folder: Path = PUBLISHED) -> No
 
 
 def _short(line: dict[str, Any]) -> dict[str, Any]:
-    """A line of a result file without times and shares of bounds; a message and a reason are of failures alone."""
+    """A line of a result file without times and shares of bounds; only failures keep a message and a reason."""
     if line["kind"] == "footer":
         return line | {"diagnoses": [_diagnosis(each) for each in line.get("diagnoses", ())]}
     if line["kind"] != "result":
@@ -191,13 +191,13 @@ def _short(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _diagnosis(one: dict[str, Any]) -> dict[str, Any]:
-    """A diagnosis without the machine: an exception that nothing explains is named in its own words."""
+    """A diagnosis without the machine's paths, which the title of an unexplained exception may quote."""
     explanations = [each | {"title": without_machine(each["title"])} for each in one["explanations"]]
     return one | {"explanations": explanations}
 
 
 def without_machine(message: str) -> str:
-    """A message without paths of the machine that it was made on: of files their names, and no commands.
+    """A message without paths of the machine that it was made on: files keep only their names; commands are dropped.
 
     A path in a library's own sources, which is relative, stays.
 

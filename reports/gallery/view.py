@@ -19,7 +19,7 @@ from attention_conformance.reports.gallery.stored import Record
 from attention_conformance.reports.model import groups
 from attention_conformance.reports.model.model import Model
 
-#: What a cell of a clause group came to, the worst first.
+#: Results of a cell of a clause group, the worst first.
 FAILED, BY_DESIGN, PASSED, UNSUPPORTED = "failed", "by design", "passed", "unsupported"
 
 #: Clause groups of the layer, by the numbers of its clauses, so that layers and functions share columns.
@@ -55,7 +55,7 @@ ASKED = {
     "mha-empty-row": "A layer's query may look at no key at all, by a boolean mask",
 }
 
-#: What the spec's short answers mean, where they need words.
+#: Words for the spec's short answers, where they need any.
 MEANS = {
     "zeros": "zeros",
     "top left": "at the top left",
@@ -76,7 +76,7 @@ def group(clause: str) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """A clause group of an entry: its worst outcome, and how many cases came to what."""
+    """A clause group of an entry: its worst outcome, and the numbers of cases by outcome."""
 
     worst: str
     failed: int
@@ -91,7 +91,7 @@ class Row:
     entry: Entry
     record: Record
     cells: Mapping[str, Cell]
-    #: Failures, those that are a choice among them, with what explains each.
+    #: Failures, including those that are a choice, with what explains each.
     failures: tuple[Told, ...]
     #: What the diagnosis found; None where the results were kept without it.
     diagnosis: Diagnosis | None
@@ -107,7 +107,7 @@ class Row:
 
     @property
     def named(self) -> list[str]:
-        """The causes that the diagnosis names, each in a sentence, that of most failures first."""
+        """The causes that the diagnosis names, each in a sentence, the cause of most failures first."""
         count = Counter(told.explanation for told in self.failures if told.explanation)
         return [text for text, _ in count.most_common()]
 
@@ -119,13 +119,13 @@ class Row:
 
     @property
     def explained(self) -> int:
-        """Number of failures that have a cause that is named."""
+        """Number of failures with a named cause."""
         return sum(bool(told.explanation) for told in self.failures)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A question, the spec's answer, and who gives which, the spec's first."""
+    """A question, the spec's answer, and the entries that give each answer, the spec's first."""
 
     text: str
     right: str
@@ -135,7 +135,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Change:
-    """A case whose outcome is another one than with the version before."""
+    """A case whose outcome differs from that in the previous version."""
 
     name: str
     versions: str
@@ -146,15 +146,15 @@ class Change:
 
 @dataclass(frozen=True)
 class View:
-    """All of it."""
+    """Everything that the page shows."""
 
     rows: tuple[Row, ...]
-    #: Entries without results: name, what became of it, and why.
+    #: Entries without results, with their records, which say why.
     without: tuple[tuple[Entry, Record], ...]
     groups: tuple[str, ...]
     asked: tuple[Asked, ...]
     changes: tuple[Change, ...]
-    #: Whether there was a version before of anything.
+    #: Whether any entry has a previous version.
     has_before: bool
     where: str
     findings: tuple[tuple[Entry, Finding], ...] = field(default=())
@@ -166,7 +166,7 @@ class View:
 
     @property
     def gravest(self) -> list[tuple[Entry, Finding]]:
-        """Findings that a person called grave, one of each sentence: against the documentation first, then by cases."""
+        """Findings that a person called grave, one of each sentence: contradictions first, then most cases."""
         grave = [(entry, each) for entry, each in self.findings if each.is_grave]
         failed = {row.entry.name: [told.result.broken for told in row.failures] for row in self.rows}
 
@@ -178,7 +178,7 @@ class View:
 
 
 def by_design(entry: Entry, result: Result) -> bool:
-    """Whether a failure is no more than a choice: an input accepted that a finding says is accepted by design."""
+    """Whether a failure is only a choice: an input is accepted that a finding says is accepted by design."""
     chosen = {clause for each in entry.findings if each.says is Says.BY_DESIGN for clause in each.clauses}
     return result.failure is Failure.NO_ERROR and result.broken in chosen
 
@@ -248,7 +248,7 @@ def _row(entry: Entry, found: Record, results: Sequence[Result], diagnosis: Diag
 
 
 def _told(entry: Entry, failures: Sequence[Result], diagnosis: Diagnosis | None) -> Iterable[Told]:
-    """Failures with what explains each, as ``check`` says it; of those that are no choice, which the page counts."""
+    """Failures with what explains each, as ``check`` words it; a failure that is a choice has no explanation."""
     counted = [r.case for r in failures if not by_design(entry, r)]
     texts: dict[str, str] = {}
     for each in diagnosis.explanations if diagnosis else ():
@@ -284,7 +284,7 @@ def _asked(results: Iterable[Result]) -> Iterable[Asked]:
 
 
 def _plain(said: Mapping[str, Sequence[str]], question: Question) -> dict[str, tuple[str, ...]]:
-    """Answers without their marks, the spec's first and then what most say."""
+    """Answers without their marks, the spec's first and then the most frequent."""
     order = sorted(said, key=lambda text: (text.startswith("**"), -len(said[text])))
     return {text.strip("*") if text.startswith("**") else MEANS.get(text, text): tuple(said[text]) for text in order}
 
@@ -292,7 +292,7 @@ def _plain(said: Mapping[str, Sequence[str]], question: Question) -> dict[str, t
 def _changes(
     found: Mapping[str, Record], results: Mapping[str, Sequence[Result]], folder: Path
 ) -> tuple[tuple[Change, ...], bool]:
-    """Cases that both versions were asked and that came to something else."""
+    """Cases that both versions ran, with different outcomes."""
     changes, has_before = [], False
     for name, new in found.items():
         old = stored.before(folder, name)
@@ -317,7 +317,7 @@ def _short(result: Result) -> str:
 
 
 def without_choices(known: Mapping[str, Entry], model: Model) -> Model:
-    """The same results without failures that are a choice, which is what badges are made of.
+    """The same results without failures that are a choice; badges are made from these.
 
     Parameters
     ----------
@@ -329,7 +329,7 @@ def without_choices(known: Mapping[str, Entry], model: Model) -> Model:
     Returns
     -------
     Model
-        Another model; the given one is as before.
+        A new model; the given one is unchanged.
     """
     kept = tuple(r for r in model.records.results if not (r.failure and by_design(known[r.implementation], r)))
     return replace(model, records=replace(model.records, results=kept))

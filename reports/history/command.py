@@ -17,13 +17,13 @@ from attention_conformance.reports.input import columns
 from attention_conformance.reports.input.bench import CELL
 from attention_conformance.reports.input.places import files_of as found_in
 
-#: What the JSON calls itself, and its version.
+#: Kind and version that the JSON names.
 KIND = "attention-conformance history"
 VERSION = 2
 
 
 def write(found: History, folder: Path) -> list[Path]:
-    """Write history.json, the tables and the pages; the paths, history.md last."""
+    """Write history.json, the tables and the pages; returns the paths, history.md last."""
     folder.mkdir(parents=True, exist_ok=True)
     document = {
         "kind": KIND,
@@ -68,7 +68,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(places: list[Path], output: Path, dataset: Path | None) -> str:
-    """Read the places and write the history; gives where it is.  Raises ReportError for what cannot be used."""
+    """Read the places, write the history and return its paths.  Raises ReportError for what cannot be used."""
     with without_gc():
         lines = [*map(str, write(history(*places), output))]
         if dataset is not None:

@@ -33,16 +33,16 @@ from attention_conformance.reports.text import digits, words
 #: The scripts of the page in their order.
 SCRIPTS = ("data.js", "tables.js", "plots.js", "trend.js")
 
-#: What identifies a series.
+#: Columns that identify a series.
 SERIES = ["implementation", "device", "dtype", "workload", "machine"]
 
 #: Number of changes that an answer names.
 NAMED = 5
 
-#: What is said where nothing changed.
+#: Sentence where nothing changed.
 NOTHING = f"No cell changed by {100 * (LEAST - 1):.0f} % or more."
 
-#: Outcomes that are not as the spec has them, with the look of their number.
+#: Outcomes that differ from the spec; each is also the look of its number.
 BAD = ("failed", "known-deviation", "advisory")
 
 
@@ -85,7 +85,7 @@ def _trends(found: History) -> list[dict[str, Any]]:
 
 
 def _libraries(found: History) -> list[str]:
-    """Libraries that were there in more than one version."""
+    """Libraries that occur in more than one version."""
     known: dict[str, set[str]] = {}
     for versions in found.versions.values():
         for name, version in versions.items():
@@ -139,26 +139,26 @@ def _conformance_frame(found: History) -> pd.DataFrame:
 
 
 def _milliseconds_of(dates: pd.Series) -> pd.Series:
-    """Since 1970, as a plot has it; missing where a date cannot be read."""
+    """Milliseconds since 1970, as a plot needs them; missing where a date cannot be read."""
     known = pd.to_datetime(dates, errors="coerce", utc=True, format="ISO8601")
     return (known - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(milliseconds=1)
 
 
 def anchor(key: Key, machine: str) -> str:
-    """The fragment of a cell's trend: its names for the eye, and a digest of them so that no two are alike."""
+    """The fragment of a cell's trend: its names for the reader, and a digest of them so that no two are equal."""
     parts = (*key, machine)
     words = re.sub(r"[^a-z0-9]+", "-", " ".join(parts[:4]).lower()).strip("-")
     return f"trend-{words}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:8]}"
 
 
 def questions(found: History, steps: pd.DataFrame) -> list[Answer]:
-    """Questions of the page: what changed last, what changed most, and who fails now."""
+    """Questions of the page: what changed last, what changed most, and which implementations fail now."""
     answers = [_newest(steps), _largest(steps)] if found.series else []
     return [*answers, _failing(pages.tallies(found))] if found.tallies else answers
 
 
 def change_table(steps: pd.DataFrame) -> Table:
-    """One row per change, in the order of their table: the newest first, of one run the highest level first."""
+    """One row per change, in the order of their table: the newest first, within a run the highest level first."""
     rows = tuple(
         (
             _linked_name(row, what),
@@ -223,7 +223,7 @@ def described(one: Series) -> str:
 
 
 def conformance_table(found: History) -> Table:
-    """One row per implementation and device: its last run, and its failures and deviations over all."""
+    """One row per implementation and device: its last run, and its failures and deviations over all runs."""
     frame = pages.tallies(found)
     rows = []
     for (name, device), runs in frame.groupby(["implementation", "device"], sort=False):
@@ -245,7 +245,7 @@ def refused_table(found: History) -> Table:
 
 
 def _linked_name(row: Mapping[Any, Any], text: str) -> Cell:
-    """A name with a link to its trend, if it is of one cell."""
+    """A name with a link to its trend, if it is the name of one cell."""
     parts = [row[name] for name in SERIES]
     alone = row.get("level", Level.CELL) == Level.CELL
     return Cell(text, look="name", link=f"#{anchor((*parts[:4],), parts[4])}" if alone else "")

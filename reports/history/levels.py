@@ -1,9 +1,9 @@
 """Changes of the cells of a machine over its runs, at the levels of a comparison of two runs.
 
-What all implementations have in common in a run is the machine's, and so is what those of one workload have in common:
-both are taken off.  What stays that way is a change of everything, or of a workload.  A cell changed where it did so
-with what the others share and without it: with it alone the machine moved, without it alone the others did.  The cells
-of an implementation are looked at together too, as their mean scatters less than each of them, and are one finding.
+What all implementations have in common in a run is the machine's, and so is what all have in common on one workload:
+both are taken off.  What lasts is a change of everything, or of a workload.  A cell changed if it did so both with the
+common part and without it: if only with it, the machine moved; if only without it, the others did.  The cells of an
+implementation are also judged together, as their mean scatters less than each of them, and are one finding.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from attention_conformance.reports.compare.effects import common_over_runs
 from attention_conformance.reports.history.changepoints import SHORTEST, changes
 from attention_conformance.reports.input.bench import CELL, Key
 
-#: Two changes are one where their places lie no further apart: a run at the edge may fall to either side.
+#: Two changes are one if their places are at most this far apart: a run at the edge may fall to either side.
 BESIDE = 1
 
-#: The share of a change of several cells, of its log, by which each of them moves that takes part in it.
+#: Least share, of the log of a change of several cells, by which a cell must move to take part in it.
 PART = 0.5
 
 
@@ -38,7 +38,7 @@ class Level(StrEnum):
     CELL = "cell"
 
 
-#: What names a change of each level.
+#: Fields that name a change of each level.
 NAMED = {
     Level.EVERYTHING: ("device",),
     Level.WORKLOAD: ("device", "dtype", "workload"),
@@ -58,11 +58,11 @@ class Finding:
     at
         The first run with the new times.
     ratio
-        New ÷ old; of several cells their median.
+        New ÷ old; the median for several cells.
     cells
         Indices of the cells that changed.
     of
-        Number of cells of what changed.
+        Number of all cells of what changed, such as an implementation.
     """
 
     level: Level
@@ -79,9 +79,9 @@ class Changes:
     Parameters
     ----------
     findings
-        In the order of their runs.
+        Findings in the order of their runs.
     places
-        Runs at which each cell changed, whatever the level.
+        Runs at which each cell changed, at any level.
     logs
         Log seconds, shape (cells, runs), without what all had in common and did not last.
     """
@@ -93,7 +93,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class _Step:
-    """A change of a series: its run, the log of new ÷ old, and the runs between the change before it and the next."""
+    """A change of a series: its run, the log of new ÷ old, and the range of runs between its neighbours."""
 
     at: int
     log: float
@@ -157,7 +157,7 @@ def _levels(values: np.ndarray) -> np.ndarray:
 
 
 def _steps(row: np.ndarray) -> list[_Step]:
-    """The changes of a series of logs that are large enough to be of interest; NaN is a run without it."""
+    """The changes of a series of logs that are large enough to count; NaN is a run without the cell."""
     there = np.flatnonzero(~np.isnan(row))
     levels = _levels(row[there]) if len(there) else row[there]
     by = np.diff(levels)
@@ -180,13 +180,13 @@ def _both(lasting: np.ndarray, without: np.ndarray) -> list[_Step]:
 
 
 def _mean(rows: np.ndarray) -> np.ndarray:
-    """The mean of cells in each run, each beside its median over the runs; NaN for a run that has none of them."""
+    """The mean of cells in each run, each relative to its median over the runs; NaN for a run without any of them."""
     rest = np.ma.masked_invalid(rows)
     return np.asarray((rest - np.ma.median(rest, axis=1, keepdims=True)).mean(axis=0).filled(np.nan))
 
 
 def _alike(own: dict[int, float], step: _Step, *rows: np.ndarray) -> float | None:
-    """The log of new ÷ old of a cell at a change of its implementation; None where it took no part in that."""
+    """The log of new ÷ old of a cell at a change of its implementation; None where it took no part in the change."""
     for place, log in own.items():
         if abs(place - step.at) < SHORTEST and log * step.log > 0:
             return log
@@ -195,13 +195,13 @@ def _alike(own: dict[int, float], step: _Step, *rows: np.ndarray) -> float | Non
 
 
 def _log_ratio(row: np.ndarray, step: _Step) -> float:
-    """The log of new ÷ old of a cell around a change of several; 0 where it lacks the runs before or after it."""
+    """The log of new ÷ old of a cell around a change of several cells; 0 where it lacks the runs before or after it."""
     before, after = (part[~np.isnan(part)] for part in (row[step.start : step.at], row[step.at : step.end]))
     return float(np.median(after) - np.median(before)) if len(before) and len(after) else 0.0
 
 
 def _findings(at: Sequence[int], own: Sequence[dict[int, float]]) -> list[Finding]:
-    """The changes of an implementation: one of most of its cells at once is one finding."""
+    """The changes of an implementation: a change of most of its cells at once is one finding."""
     rest = sorted((place, log > 0, cell) for cell in at for place, log in own[cell].items())
     found = []
     while rest:
@@ -224,7 +224,7 @@ def _near(places: Iterable[int], at: int) -> bool:
 
 
 def _groups(names: Iterable[Hashable]) -> list[list[int]]:
-    """The indices of those with the same name."""
+    """The indices of equal names, in groups."""
     groups: dict[Hashable, list[int]] = {}
     for at, name in enumerate(names):
         groups.setdefault(name, []).append(at)

@@ -24,7 +24,7 @@ SHOWN = 20
 
 
 def points(found: History) -> pd.DataFrame:
-    """One row per run of a cell: seconds, and the number of the segment that it is of."""
+    """One row per run of a cell: seconds, and the number of its segment."""
     rows = []
     for one in found.series:
         segment = 0
@@ -36,9 +36,9 @@ def points(found: History) -> pd.DataFrame:
 
 
 def changes(found: History) -> pd.DataFrame:
-    """One row per change: of what, when, by how much, which versions changed with it.
+    """One row per change: what changed, when, by how much, and which versions changed with it.
 
-    The newest first; of one run the highest level first, and of a level the largest.
+    The newest come first; within a run the highest level, and within a level the largest.
     """
     names = ["when", "file", "level", *CELL, "machine", "before", "after", "ratio", "cells", "of", "versions"]
     levels = [*Level][::-1]
@@ -49,7 +49,7 @@ def changes(found: History) -> pd.DataFrame:
 
 
 def steps(found: History) -> pd.DataFrame:
-    """One row per change of a cell, alone or with others: for its plot."""
+    """One row per change of a cell, alone or with others, for its plot."""
     rows = [
         (*_place(one, step), *one.key, one.machine, step.before, step.after, step.ratio, _versions(found, one, step))
         for one in found.series
@@ -60,7 +60,7 @@ def steps(found: History) -> pd.DataFrame:
 
 
 def name_of(change: Mapping[Any, Any]) -> tuple[str, str]:
-    """Name of what changed: an implementation, and the cells of it.
+    """Name of what changed: an implementation, and its cells.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def _trends(found: History) -> pd.DataFrame:
 
 
 def trend(series: Series) -> str:
-    """The newest times as a line of bars, from the least to the most of them, with a stroke before each change."""
+    """The newest times as a line of bars, scaled from the least to the most, with a stroke before each change."""
     start = max(0, len(series.points) - COLUMNS)
     places = {step.at for step in series.steps}
     drawn = bars([point.median for point in series.points[start:]])
@@ -153,7 +153,7 @@ def trend(series: Series) -> str:
 
 
 def bars(values: Sequence[float]) -> str:
-    """A line of bars, from the least to the most of the values."""
+    """A line of bars, scaled from the least to the most of the values."""
     low, high = min(values), max(values)
     return "".join(BARS[round((v - low) / (high - low) * (len(BARS) - 1)) if high > low else 0] for v in values)
 

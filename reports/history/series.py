@@ -1,4 +1,4 @@
-"""Series of a folder of result files: the times of every cell over the runs, and what conformance came to."""
+"""Series of a folder of result files: the times of every cell over the runs, and the results of conformance."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from attention_conformance.reports.input.records import BenchRun, Records, Repor
 from attention_conformance.reports.schemas import Found, Point, Step
 from attention_conformance.reports.text import NONE
 
-#: What of a machine tells series apart where files have no fingerprint.
+#: Fields of a machine that distinguish series where files have no fingerprint.
 _MACHINE = ("processor", "usable cores")
 
 
@@ -50,11 +50,11 @@ class Tally:
 
 @dataclass
 class History:
-    """All of it; ``refused`` files are named with their reason."""
+    """The whole history; ``refused`` files are named with their reason."""
 
     files: int = 0
     series: list[Series] = field(default_factory=list)
-    #: The oldest first, and of one run the highest level.
+    #: The oldest first, and within a run the highest level.
     changes: list[Found] = field(default_factory=list)
     tallies: list[Tally] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
@@ -70,7 +70,7 @@ def history(*places: Path) -> History:
     """
     paths = in_places(places)
     found, refused = History(), 0
-    only = places[0] if len(places) == 1 else None  # of several folders two files may have one name
+    only = places[0] if len(places) == 1 else None  # files of several folders may have the same name
     points: dict[tuple[Key, str], list[Point]] = {}
     for path in paths:
         name = str(path.relative_to(only)) if only and only in path.parents else str(path)
@@ -94,7 +94,7 @@ def history(*places: Path) -> History:
 
 
 def _runs(path: Path, name: str) -> Iterator[tuple[str, Records]]:
-    """The runs of a file, each with its name: of a dataset those of all its files."""
+    """The runs of a file, each with its name: for a dataset the runs of all its files."""
     if path.suffix != columns.SUFFIX:
         yield name, read([path])
         return
@@ -166,7 +166,7 @@ def changed_versions(before: Mapping[str, str], after: Mapping[str, str]) -> str
 
 
 def _add(file: str, records: Records, points: dict[tuple[Key, str], list[Point]], found: History) -> None:
-    for run in records.runs[:1]:  # a model may be of several, whose cells it does not tell apart
+    for run in records.runs[:1]:  # a model may be of several runs, whose cells it does not distinguish
         found.versions[file] = dict(machines.versions_of(run))
         machine = _machine(run)
         for cell in records.cells:
@@ -183,7 +183,7 @@ def _add(file: str, records: Records, points: dict[tuple[Key, str], list[Point]]
 
 
 def _ways(run: BenchRun, cell: Mapping[str, Any]) -> list[str]:
-    """Ways in which a cell was timed, where that is not as always: times that were taken in two ways are two series."""
+    """Unusual ways in which a cell was timed: times that were taken in two ways are two series."""
     cache, clock = run.plan.cache if run.plan else CACHE, cell.get("clock") or CLOCK
     cores = run.fingerprint.get("cores_usable")
     fewer = [f"threads {run.plan.threads}"] if run.plan and cores and run.plan.threads != cores else []

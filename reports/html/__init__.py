@@ -1,1 +1,1 @@
-"""The report as one HTML page that needs nothing else: no network, no other file, no server."""
+"""The report as one HTML page that needs no network, no other file and no server."""

@@ -11,7 +11,7 @@ from attention_conformance.reports.text import digits
 
 QUESTION = "What got worse since the base run?"
 
-#: Mark of a change; ahead of its words, so that no colour has to be seen.
+#: Mark of a change, in front of its words, so that no reader depends on colour.
 MARKS = {
     Level.WORSE: ("✗ worse", "failed"),
     Level.IGNORED: ("– ignored", "unsupported"),
@@ -51,7 +51,7 @@ def worse(found: Comparison | None) -> Answer:
     return Answer("worse", QUESTION, leads[found.status], tuple(groups), note, "changes")
 
 
-#: The column of attention_conformance.reports.compare.pages that shows one of the changes of a row.
+#: The column of attention_conformance.reports.compare.pages that shows the first change of a row.
 FIRST = "the first: base → new"
 
 
@@ -60,12 +60,12 @@ def _group(label: str, count: int, items: list[Cell]) -> Group:
 
 
 def tables(found: Comparison) -> list[Table]:
-    """Times that are known to have changed or not, what is slower first; then everything else, what is worse first."""
+    """Times whose verdict is clear, slower ones first; then all other changes, the worse first."""
     return [each for each in (_speeds(found), _changes(found)) if each.rows]
 
 
 def notes(found: Comparison) -> list[str]:
-    """Notes on a comparison, a paragraph each: how the times were judged, and what a reader should know.
+    """Notes on a comparison, a paragraph each: the way that times were judged, and what a reader should know.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def notes(found: Comparison) -> list[str]:
     Returns
     -------
     list[str]
-        Sentences as the terminal has them: many begin with a name, and one ends with a command.
+        Sentences as the terminal prints them: many begin with a name, and one ends with a command.
     """
     return [*pages.rule(found), *found.notes]
 

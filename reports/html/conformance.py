@@ -24,7 +24,7 @@ from attention_conformance.reports.html.views import (
 from attention_conformance.reports.model import groups, tables
 from attention_conformance.reports.text import NONE, share, shortened, words
 
-#: The clause of each operator that says what a fully masked row gives.
+#: The clause of each operator about the output of a fully masked row.
 MASKED_ROWS = {"sdpa": "SDPA-15", "mha": "MHA-13", "sdpa_grad": "GRAD-8", "mha_grad": "GRAD-24"}
 
 #: Beginning of the questions about such rows.
@@ -46,7 +46,7 @@ WORDS = {
 
 RANK = {"failed": 4, "known-deviation": 3, "advisory": 2, "passed": 1, "unsupported": 0, "not-applicable": 0}
 
-#: What the parts of the spec are called.
+#: Titles of the parts of the spec.
 PARTS = {"SDPA": "Attention", **groups.PARTS}
 
 VERDICTS = {
@@ -58,16 +58,16 @@ VERDICTS = {
     "not-applicable": "nothing executed",
 }
 
-#: What frames an answer that is not the spec's.
+#: Marks around an answer that is not the spec's.
 BOLD = "**"
 
 BY = ["implementation", "device", "dtype", "profile"]
 
-#: Where less is drawn, 0 among it, which a logarithmic axis has not: a ten thousandth of the bound is as good as
-#: exact.
+#: Smaller shares are drawn here, also 0, which a logarithmic axis does not have: a ten thousandth of the bound is as
+#: good as exact.
 LEAST = 1e-4
 
-#: The quantiles that a bar spans, beside the largest share, which has a mark of its own.
+#: The quantiles that a bar spans; the largest share has a mark of its own.
 LOW, MIDDLE = 0.25, 0.5
 
 
@@ -100,7 +100,7 @@ def conforms(table: pd.DataFrame) -> Answer:
 
 
 def masked_rows(frame: pd.DataFrame, results: Sequence[Result]) -> Answer | None:
-    """Implementations that are right about fully masked rows: no such clause is broken, no such answer differs."""
+    """Implementations that are right about fully masked rows: they break no such clause, and no such answer differs."""
     named = list(MASKED_ROWS.values())
     about = frame["clauses"].str.contains("|".join(rf"\b{name}\b" for name in named)) | frame["broken"].isin(named)
     judged = tables.judgements(frame[about & frame["outcome"].isin(tables.EXECUTED)])
@@ -207,7 +207,7 @@ def implementations(table: pd.DataFrame) -> Table:
 
 
 def matrices(long: pd.DataFrame) -> list[Table]:
-    """One table for each part of the spec: clauses that somebody was asked × the implementations that were."""
+    """One table for each part of the spec: the clauses that were run × the implementations that ran them."""
     long = long[long["cell"] != tables.NOT_RUN]
     prefixes = long["clause"].str.rpartition("-")[0]
     return [_matrix(prefix, long[prefixes == prefix]) for prefix in prefixes.unique()]
@@ -273,7 +273,7 @@ def differences(table: pd.DataFrame) -> Table:
 
 
 def divergence(results: Iterable[Result]) -> list[Table]:
-    """One table per operator: who differs has a column; who answers as the spec says is named below it."""
+    """One table per operator: implementations that differ have a column; the others are named below it."""
     found = given.answers(results)
     several = len({device for each in found for _, device in each.answers}) > 1
     return [_table(each, several) for each in found]
@@ -315,7 +315,7 @@ def _supported(row: tuple[str, ...]) -> int:
 
 
 def shares(results: pd.DataFrame) -> pd.DataFrame:
-    """One row per implementation, device, dtype and profile, over its passed cases in which anything was compared."""
+    """One row per implementation, device, dtype and profile, over its passed cases that compared anything."""
     passed = results[(results["outcome"] == Outcome.PASSED.value) & results["share"].notna()]
     passed = passed.assign(profile=passed["profile"].fillna(""))
     groups = passed.groupby(BY, sort=False)["share"]
@@ -326,13 +326,13 @@ def shares(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def share_marks(found: pd.DataFrame) -> pd.DataFrame:
-    """The same with the places at which the plot has its marks."""
+    """The shares with the positions of the marks in the plot."""
     places = {f"{name}_at": found[name].astype(float).clip(lower=LEAST) for name in ("low", "median", "worst")}
     return found.assign(**places)
 
 
 def accuracy(found: pd.DataFrame) -> Table:
-    """The same as a table."""
+    """The shares as a table."""
     rows = tuple(
         (
             Cell(row["implementation"], look="name"),

@@ -1,4 +1,4 @@
-"""One page as a file: a template with its style, scripts, compressed data, and a policy that fits them."""
+"""One page as a file: a template with its style, scripts, compressed data, and a matching content security policy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from attention_conformance.reports.html.views import EXACT
 TEMPLATES = Path(__file__).with_name("templates")
 
 #: Characters of messages in a page.  They compress about tenfold (measured: 0.6 MB of the published messages become
-#: 50 kB), so that all together stay under 1.5 MB where not even two of them are alike in their numbers.
+#: 50 kB), so that all together stay under 1.5 MB even if no two of them have the same numbers.
 MESSAGES = 8_000_000
 
 #: Characters of one message: the longest published one has 3,300.
@@ -37,15 +37,15 @@ MESSAGE = 8_000
 #: Level of gzip.
 COMPRESSION = 9
 
-#: What stands for the digits of base85 that HTML would take for markup; data.js has all digits.
+#: Replacements of the digits of base85 that HTML would take for markup; data.js has all digits.
 PLAIN = str.maketrans("<>&", ",:.")
 
-#: What stands at the end of a longer message, and for one that is not here.
+#: Text at the end of a longer message, and instead of one that is left out.
 CUT = "\n(Cut here: the result file has the rest.)"
 
 LEFT_OUT = "(Left out of this page for its size: the result file has it.)"
 
-#: Lines of a message that the details have of their own: the clause and its sentence, and the command.
+#: Lines of a message that the details show anyway: the clause and its sentence, and the command.
 _SAID = re.compile(r"^(?:[A-Z]+-\d+ · |Rerun:).*\n?", re.MULTILINE)
 
 _CODE = "import sys, vl_convert; sys.stdout.buffer.write(vl_convert.javascript_bundle().encode('utf-8'))"
@@ -82,13 +82,13 @@ def packed(frames: Mapping[str, pd.DataFrame], **more: Any) -> str:
 
 
 def compressed(text: str) -> str:
-    """A text as base85 of gzip, the same for the same text: a sixteenth shorter than base64, and no markup."""
+    """A text as base85 of gzip, the same for the same text: a sixteenth shorter than base64, and without markup."""
     packed = gzip.compress(text.encode("utf-8"), compresslevel=COMPRESSION, mtime=0)
     return base64.b85encode(packed).decode("ascii").translate(PLAIN)
 
 
 def limited(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Results with no more than MESSAGES characters of messages, and how many messages were left out.
+    """Results with at most MESSAGES characters of messages, and the number of messages that were left out.
 
     Each implementation keeps the first message of each clause and kind of failure before any keeps a second one.
     """
@@ -123,7 +123,7 @@ def _number(value: float) -> float | int | str | None:
 
 
 class Bundle:
-    """A bundle that is being made; ``text`` waits for it.  A context manager, which ends the process."""
+    """Bundle that a process makes; ``text`` waits for it.  A context manager, which ends the process."""
 
     def __enter__(self) -> Bundle:
         self._place = _place()
@@ -134,7 +134,7 @@ class Bundle:
         return self
 
     def text(self) -> str:
-        """The script.  Raises RuntimeError if vl_convert gave none."""
+        """The script.  Raises RuntimeError if vl_convert returned none."""
         script = self._packed_script(self._process) if self._process else Path(str(self._place)).read_bytes()
         return script.decode("utf-8")
 
@@ -148,7 +148,7 @@ class Bundle:
         if process.returncode or not script:
             raise RuntimeError("vl_convert did not give the JavaScript of the plots")
         if self._place is not None:
-            with contextlib.suppress(OSError):  # a folder that cannot be written is no error
+            with contextlib.suppress(OSError):  # an unwritable folder is no error
                 self._place.parent.mkdir(parents=True, exist_ok=True)
                 descriptor, path = tempfile.mkstemp(dir=self._place.parent)
                 with os.fdopen(descriptor, "wb") as file:

@@ -10,7 +10,7 @@ from attention_conformance.reports.model import faults
 
 
 def kill_matrix(found: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per fault: what it does, its class, the clause it breaks, how many cases catch it, the smallest."""
+    """One row per fault: what it does, its class, the clause it breaks, how many cases catch it, the smallest case."""
     rows = tuple(
         (
             Cell(fault["title"], link=link("fault", fault["name"])),
@@ -27,7 +27,7 @@ def kill_matrix(found: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def groups(found: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per class of mistakes, with the one that the fewest cases catch."""
+    """One row per class of mistakes, with the fault that the fewest cases catch."""
     frame = faults.groups(found)
     rows = tuple(
         (
@@ -43,7 +43,7 @@ def groups(found: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def details(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Details of a fault beside its cases; only web addresses become links."""
+    """Details of each fault except its cases; only web addresses become links."""
     return {
         fault["name"]: {
             "title": fault["title"],

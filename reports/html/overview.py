@@ -12,18 +12,18 @@ from attention_conformance.reports.html.conformance import RANK, WORDS
 from attention_conformance.reports.html.views import link, rows_of, short_names
 from attention_conformance.reports.model import groups, tables
 
-#: Units of the picture: a column of the upper and of the lower block, a row, what is left empty between two, and the
-#: labels at the left.
+#: Units of the picture: a column of the upper and of the lower block, a row, the gap between two cells, and the labels
+#: at the left.
 WIDE, NARROW, HIGH, GAP, LABELS = 20, 12, 14, 1, 140
 
-#: Names below the upper block: the most letters of one, what each takes of the height (5.5 units of a slope of 60
-#: degrees), and what is empty above and below them.
+#: Names below the upper block: the most letters of one, the height of a letter (5.5 units on a slope of 60 degrees),
+#: and the empty space above and below them.
 LETTERS, LETTER, AROUND = 19, 4.8, 15
 
-#: The least units that a picture is wide, so that one of few implementations is not drawn large.
+#: Least width of a picture, in units, so that one of few implementations is not drawn large.
 LEAST = 620
 
-#: The group of plain attention whose clauses cases of the other operators name, too.
+#: The group of plain attention whose clauses are also named by cases of the other operators.
 SHARED = "Every call alike"
 
 
@@ -31,7 +31,7 @@ SHARED = "Every call alike"
 class Picture:
     """Picture that the template draws, in its own units: plain attention above, the other operators below.
 
-    Above, an implementation is a column with its name; below, each row has the implementations that it is about.
+    Above, each implementation is a column with its name; below, each row has its own implementations.
     """
 
     width: float
@@ -41,12 +41,12 @@ class Picture:
     #: Labels: text, x and y.
     rows: tuple[tuple[str, float, float], ...]
     columns: tuple[tuple[str, float, float], ...]
-    #: For the script: each row's upper edge, width of a column, and what its cells say and open.
+    #: For the script: each row's upper edge, its column width, and the text and link of its cells.
     cells: Mapping[str, Any]
 
 
 def picture(results: pd.DataFrame) -> Picture:
-    """The picture of all results: a cell is as serious as the worst of its cases, and a group not asked is empty."""
+    """The picture of all results: a cell shows the worst outcome of its cases, and is empty if none was run."""
     counts = {(row["group"], row["implementation"], row["device"]): row for row in rows_of(groups.by_group(results))}
     who = list(dict.fromkeys(zip(results["implementation"], results["device"], strict=True)))
     several = results["device"].nunique() > 1

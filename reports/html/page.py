@@ -1,4 +1,4 @@
-"""The page of some records: each section from its module, put together by the templates."""
+"""The page of some records: each section comes from its module, and the templates assemble them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from attention_conformance.reports.model.model import Model
 #: The scripts of the page in their order; each is small and its first line says what it is.
 SCRIPTS = ("data.js", "tables.js", "details.js", "plots.js", "charts.js", "picture.js")
 
-#: Columns of the results that the page needs; the times of single calls of a case are in the result file alone.
+#: Columns of the results that the page needs; the times of single calls of a case are in the result file only.
 RESULTS = (
     *("implementation", "device", "dtype", "case", "clauses", "outcome", "failure", "broken"),
     *("reason", "error_pattern", "message", "profile", "meets", "share"),
 )
 
-#: What a section that an answer links to is written for, where it has another name.
+#: Template variable of a section that an answer links to, where its name differs.
 SECTIONS = {"changes": "compared", "conformance": "implementations", "memory-of": "fastest", "speed": "bench"}
 
 #: Digits of a share in the details.
@@ -87,7 +87,7 @@ def _conformance(model: Model) -> dict[str, Any]:
 
 
 def _questions(model: Model, found: pd.DataFrame) -> list[Answer]:
-    """The answers at the top, the verdict first, in the order in which a stranger asks."""
+    """The answers at the top, the verdict first, in the order that a newcomer asks."""
     answers: list[Answer | None] = []
     at = speed.nearest_timing(found)
     if not model.results.empty:
@@ -102,7 +102,7 @@ def _questions(model: Model, found: pd.DataFrame) -> list[Answer]:
 
 
 def _data(model: Model, found: pd.DataFrame, given: dict[str, Any]) -> dict[str, Any]:
-    """The data behind the views, and the table of accuracy, which is made of it."""
+    """The data behind the views, and the table of accuracy, which is made from them."""
     records = model.records
     frames: dict[str, pd.DataFrame] = {}
     shown: dict[str, Any] = {"accuracy": None, "left_out": 0}
@@ -129,6 +129,6 @@ def _data(model: Model, found: pd.DataFrame, given: dict[str, Any]) -> dict[str,
 
 
 def _titles(found: pd.DataFrame) -> dict[str, str]:
-    """Titles of the workloads and families that were timed, where people do not call them by name."""
+    """Titles of the workloads and families that were timed, where they differ from the name."""
     names = dict.fromkeys([*found["family"], *found["workload"]]) if not found.empty else ()
     return {name: title(name) for name in names if title(name) != name}

@@ -52,15 +52,15 @@ NUMBERS = (
     "first_call_seconds",
 )
 
-#: What a page has no use for beside the other columns of a cell.
+#: Columns of a cell that a page does not use.
 UNUSED = ("mean", "stddev", "median_ms", "memory_bytes", "peak_rss_bytes", "clock", "host_seconds", "evicted_bytes")
 
 TEXTS = ("bound_by", "profile", "memory_method", "stopped")
 
-#: A column of times, and one of rates, are of cells that share these.
+#: Fields that the cells in one column of times or rates share.
 GROUP = ["family", "device", "dtype"]
 
-#: What a cell's outcome is marked with.
+#: Marks of a cell's outcome.
 MARKS = {
     "timed": "",
     "unstable": "✗ unstable",
@@ -77,18 +77,18 @@ LOOKS = {
     "skipped": "unsupported",
 }
 
-#: The cell that is asked of; where nobody timed it, the nearest by the order of FAMILIES.
+#: The cell that the questions are about; where it was not timed, the nearest by the order of FAMILIES.
 LENGTH, DTYPE = 4096, "float32"
 
 FAMILIES = ("prefill-b1h8d64s*-causal", "prefill-b1h8d64s*")
 
-#: Number of the fastest that are named, and of those that are not told apart from it.
+#: Number of the fastest that are named, and of those whose times overlap the first one's.
 NAMED, TIED = 5, 2
 
-#: A reference line stands this factor beyond the outermost measured point, so that it covers none.
+#: A reference line is this factor beyond the outermost measured point, so that it covers none.
 APART = 1.6
 
-#: The line above the measured ones, and what is said of each.
+#: Name of the line above the measured ones, and the columns of such lines.
 STEEP = "slope of S²"
 GUIDES = [*GROUP, "quantity", "name", "S", "value"]
 
@@ -116,7 +116,7 @@ def timed(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def peaks(records: Records) -> dict[tuple[str, str], float]:
-    """The measured peak of each device and dtype, in FLOP/s; of several the highest one."""
+    """The highest measured peak of each device and dtype, in FLOP/s."""
     found: dict[tuple[str, str], float] = {}
     for peak in (peak for run in records.runs for peak in run.peaks if peak.flops_per_second is not None):
         key = (peak.device, peak.dtype)
@@ -125,7 +125,7 @@ def peaks(records: Records) -> dict[tuple[str, str], float]:
 
 
 def _optimal(cells: pd.DataFrame) -> pd.Series:
-    """Whether no other cell of the same workload, device and dtype is both faster and closer."""
+    """Whether no other cell of the same workload, device and dtype is both faster and more accurate."""
     best = pd.Series(data=False, index=cells.index)
     what = ["workload", "device", "dtype"]
     ordered = timed(cells).dropna(subset=["share"]).sort_values([*what, "median", "share"])
@@ -135,7 +135,7 @@ def _optimal(cells: pd.DataFrame) -> pd.Series:
 
 
 def interval(row: Any) -> str:
-    """The 95 % interval of a time; of files without one, the range of its samples."""
+    """The 95 % interval of a time; for files without one, the range of its samples."""
     if not pd.isna(row["interval_low"]):
         return f"95 % interval {digits(row['interval_low'] * 1e3)} to {milliseconds(row['interval_high'])}"
     if not pd.isna(row["min"]):
@@ -144,7 +144,7 @@ def interval(row: Any) -> str:
 
 
 def overlap(first: Any, second: Any) -> bool:
-    """Whether two times have intervals that overlap, so that none is known to be the shorter one."""
+    """Whether the intervals of two times overlap, so that neither is known to be shorter."""
     ends = first["interval_high"], second["interval_low"]
     return not any(map(pd.isna, ends)) and ends[0] >= ends[1]
 
@@ -156,7 +156,7 @@ def ranked(cells: pd.DataFrame, family: str, length: int, dtype: str, device: st
 
 
 def clock_note(cells: pd.DataFrame) -> str:
-    """Sentences on whose clocks times are by, each behind a space; "" where they are by one."""
+    """Sentences about the clocks that measured the times, each after a space; "" where a device has only one."""
     return "".join(f" {text}" for text in clocks(rows_of(timed(cells))))
 
 
@@ -256,7 +256,7 @@ def cell_link(row: Any) -> str:
 
 
 def memory_table(found: Sequence[Memory]) -> Table:
-    """One row for each."""
+    """One row for each measurement of memory over the length."""
     rows = tuple(
         (
             Cell(one.implementation, look="name"),
@@ -287,7 +287,7 @@ def exponent_interval(one: Memory) -> str:
 
 @dataclass(frozen=True)
 class Timing:
-    """A workload of every device."""
+    """A workload on every device."""
 
     family: str
     length: int
@@ -295,7 +295,7 @@ class Timing:
 
     @property
     def exact(self) -> bool:
-        """Whether it is the one that the page is about."""
+        """Whether it is the workload that the page asks about."""
         return (self.family, self.length, self.dtype) == (FAMILIES[0], LENGTH, DTYPE)
 
     @property
@@ -351,7 +351,7 @@ def fastest_answer(cells: pd.DataFrame, at: Timing | None) -> Answer:
 
 
 def quadratic(found: Sequence[Memory], at: Timing | None) -> Answer:
-    """Whose memory grows with S², in the family of that workload."""
+    """Implementations whose memory grows with S², in the family of that workload."""
     here = [one for one in found if at is not None and (one.family, one.dtype) == (at.family, at.dtype)]
     question = "Which uses quadratic memory?"
     if at is None or not here:
@@ -415,7 +415,7 @@ def _intensity(rows: pd.DataFrame) -> str:
 
 
 def guides(cells: pd.DataFrame, peaks: Mapping[tuple[str, str], float]) -> pd.DataFrame:
-    """The lines that are drawn beside the measured ones: S², S, and the time at the measured peak."""
+    """The lines that are drawn next to the measured ones: S², S, and the time at the measured peak."""
     rows: list[tuple[Any, ...]] = []
     for key, group in timed(cells).groupby(GROUP, sort=False) if not cells.empty else ():
         lengths = sorted(group["S"].unique())

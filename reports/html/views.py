@@ -1,4 +1,4 @@
-"""Cells of the page's tables: text for the eye, a value to sort and download, a tip, a link, a spoken form."""
+"""Cells of the page's tables: text to show, a value to sort and download, a tip, a link, a spoken form."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pandas as pd
 
 from attention_conformance.reports.text import NONE, digits
 
-#: Significant digits of a value: more than any measured number means.
+#: Significant digits of a value: more than any measured number has.
 EXACT = 6
 
-#: The look of a name that no line breaks.
+#: The look of a name that is not wrapped.
 NAME = "name"
 
 #: Multiples of a byte, as the bench prints them.
@@ -26,7 +26,7 @@ UNITS = ("B", "kB", "MB", "GB", "TB")
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell.  ``value`` is what is sorted and downloaded, the text where it is None."""
+    """One cell.  ``value`` is sorted and downloaded, or the text if it is None."""
 
     text: str
     value: float | str | None = None
@@ -34,7 +34,7 @@ class Cell:
     link: str = ""
     #: The CSS class that tints it: an outcome, or "best".
     look: str = ""
-    #: What a screen reader says instead of the text, where that is a symbol.
+    #: Text for a screen reader, where the text that is shown is a symbol.
     spoken: str = ""
 
     @property
@@ -45,7 +45,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column's heading; numbers stand at the right, and a narrow column has its heading upright."""
+    """A column's heading; numbers are aligned right, and a narrow column has an upright heading."""
 
     title: str
     number: bool = False
@@ -54,7 +54,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table that can be sorted, filtered and downloaded; ``name`` is that of its file and its anchor."""
+    """A table that can be sorted, filtered and downloaded; its file and its anchor have its ``name``."""
 
     name: str
     caption: str
@@ -65,14 +65,14 @@ class Table:
 
     @property
     def shape(self) -> str:
-        """Classes that say which columns are numbers, ``n3``, and which have names that no line breaks, ``w1``."""
+        """Classes that say which columns are numbers, ``n3``, and which have names that are not wrapped, ``w1``."""
         looks = [{row[at].look for row in self.rows} for at in range(len(self.columns))]
         numbers = [f"n{at}" for at, column in enumerate(self.columns, 1) if column.number]
         return " ".join([*numbers, *(f"w{at}" for at, found in enumerate(looks, 1) if found == {NAME})])
 
     @property
     def extras(self) -> dict[str, dict[str, list[Any]]]:
-        """Attributes that scripts add to the cells, by column: they alone use them, and compressed they are small."""
+        """Attributes that scripts add to the cells, by column: only scripts use them, and they compress well."""
         found: dict[str, dict[str, list[Any]]] = {}
         for at in range(len(self.columns)):
             cells = [row[at] for row in self.rows]
@@ -108,7 +108,7 @@ class Answer:
     lead: str
     groups: tuple[Group, ...] = ()
     note: str = ""
-    #: The section that has more, and what the folded groups are of.
+    #: The section that has more, and the title of the folded groups.
     more: str = ""
     fold: str = ""
 
@@ -125,7 +125,7 @@ def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """Names for columns: a plugged-in function's without folders and packages of its file, where others differ from it.
+    """Names for columns: a plugged-in function's without the folders and packages of its file, where that is unique.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def _without_folders(name: str) -> str:
 
 
 def columns(*titles: str, numbers: Sequence[str] = ()) -> tuple[Column, ...]:
-    """Columns with these headings, of which some are numbers."""
+    """Columns with these headings; those in ``numbers`` are numbers."""
     return tuple(Column(title, title in numbers) for title in titles)
 
 
@@ -160,7 +160,7 @@ def link(kind: str, *parts: str) -> str:
 def number(value: float | None, text: str | None = None, **more: Any) -> Cell:
     """A number to three digits, with EXACT of them as its value; a dash where there is none.
 
-    JSON has no infinity: that is a word which a script reads as the number.
+    JSON has no infinity, so the value is a word that a script reads as the number.
     """
     if value is None or math.isnan(value):
         return Cell(NONE, "", **more)
@@ -170,7 +170,7 @@ def number(value: float | None, text: str | None = None, **more: Any) -> Cell:
 
 
 def milliseconds(seconds: float) -> str:
-    """A time as the tables have it."""
+    """A time as the tables show it."""
     return f"{digits(seconds * 1e3)} ms"
 
 

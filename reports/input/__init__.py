@@ -1,1 +1,1 @@
-"""Input of the reports: files as they are read, judged and counted, and the records that come of them."""
+"""Input of the reports: files are read, judged and counted, and give records."""

@@ -1,4 +1,4 @@
-"""Cells of the bench, from its JSON: which records are cells, what is kept of them, and why others are refused."""
+"""Cells of the bench, from its JSON: which records are cells, what is kept from them, and why others are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from attention_conformance.bench.records import FORMAT, JSON_KEY, Benchmark, Record, Run, Timed
 from attention_conformance.reports.input.records import AGAIN, BenchRun, ReportError, Samples, Source
 
-#: What identifies a cell.
+#: Fields that identify a cell.
 CELL = ("implementation", "device", "dtype", "workload")
 
 Key = tuple[str, str, str, str]
@@ -24,12 +24,12 @@ SECONDS = ("min", "median", "mean", "max")
 
 STATISTICS = (*SECONDS, "stddev", "rounds")
 
-#: What of ``extra_info`` the tables have: all that is not of the call itself, whose identity the list of cells has.
+#: Fields of ``extra_info`` in the tables: all except those of the call itself, which the list of cells has.
 _ELSEWHERE = (*CELL, "operator", "S", "is_causal", "formula", "threads", "process_runs", "interval")
 
 PROPERTIES = tuple(name for name in Timed.__struct_fields__ if name not in _ELSEWHERE)
 
-#: What a time is by where nothing is said of it: the host's clock, and caches that are as the calls before left them.
+#: Clock and caches of a time where the file does not say: the host's clock, and caches as earlier calls left them.
 CLOCK, CACHE = "wall", "warm"
 
 #: Refusals of a record.
@@ -43,10 +43,10 @@ NO_BATCHES = "process runs that do not add up to the samples"
 
 NO_INTERVAL = "an interval that does not hold the median"
 
-#: Reasons by the field that is not of its type why a record is refused; NO_NUMBER of those that are not here.
+#: Reasons why a record is refused, by the field of the wrong type; NO_NUMBER for fields that are not here.
 _REFUSALS = {"process_runs": NO_BATCHES, "interval": NO_INTERVAL} | dict.fromkeys((*SECONDS, "data"), NO_TIME)
 
-#: Where msgspec says that a field of a record is wrong.
+#: The part of msgspec's message that names the wrong field of a record.
 _FIELD = re.compile(r"at `\$\.(?:extra_info|stats)\.(\w+)")
 
 #: Refusals of a record that is a cell, and of a cell.
@@ -120,7 +120,7 @@ def fault(info: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
 
 
 def _table_columns(info: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns that the tables have of a timed cell; the interval becomes two columns, the process runs their number."""
+    """Columns of a timed cell in the tables; the interval becomes two columns, the process runs become their number."""
     found = {name: info[name] for name in PROPERTIES if name in info} | {name: stats[name] for name in STATISTICS}
     if info.get("interval"):
         found["interval_low"], found["interval_high"] = info["interval"]
@@ -138,14 +138,14 @@ def _samples_of(info: Mapping[str, Any], stats: Mapping[str, Any]) -> Samples | 
 
 @dataclass
 class Cells:
-    """The cells of some files, by identity, and the samples of those that are timed."""
+    """The cells of some files, by identity, and the samples of the timed ones."""
 
     cells: dict[tuple, dict[str, Any]] = field(default_factory=dict)
     samples: dict[tuple, Samples] = field(default_factory=dict)
 
 
 def run_of(path: Path, document: Any) -> BenchRun:
-    """The run that a document is of.
+    """The run that a document describes.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def run_of(path: Path, document: Any) -> BenchRun:
     Raises
     ------
     ReportError
-        For one that is no result file of the bench.
+        For a document that is no result file of the bench.
     """
     if not isinstance(document, dict) or not isinstance(document.get("benchmarks"), list):
         raise ReportError(f"{path} is neither a conformance result file nor the JSON of pytest-benchmark")
@@ -185,7 +185,7 @@ def run_of(path: Path, document: Any) -> BenchRun:
 
 
 def use_cells(path: Path, document: Mapping[str, Any], known: Cells) -> Source:
-    """Add the cells of a document to those that are known; of two with one identity the first is used.
+    """Add the cells of a document to those that are known; the first of two with the same identity is used.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def use_cells(path: Path, document: Mapping[str, Any], known: Cells) -> Source:
     document
         The JSON value.
     known
-        Cells by key, which are added to.
+        Cells by key; new ones are added.
 
     Returns
     -------
@@ -230,7 +230,7 @@ def use_cells(path: Path, document: Mapping[str, Any], known: Cells) -> Source:
 
 
 def _timed(benchmarks: list[Any], refused: Counter[str]) -> tuple[dict[tuple, Any], dict[tuple, str]]:
-    """The timed cells with their samples, and why those that have a name are refused; the others are counted."""
+    """The timed cells with their samples, and why others are refused, by key; records without a key are counted."""
     timed: dict[tuple, Any] = {}
     reasons: dict[tuple, str] = {}
     for benchmark in benchmarks:
@@ -254,7 +254,7 @@ def _timed(benchmarks: list[Any], refused: Counter[str]) -> tuple[dict[tuple, An
 
 
 def _environment(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Lines on the machine, beside what the fingerprint says."""
+    """Lines about the machine, including parts of its fingerprint."""
     machine, ours = document.get("machine_info", {}), document[JSON_KEY]
     cpu, threads = machine.get("cpu"), machine.get("threads")
     found = {

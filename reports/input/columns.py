@@ -1,8 +1,8 @@
 """Dataset of results: the results of many conformance files in one Parquet file, a column for each field.
 
-A fleet's files of JSON lines become one file of a tenth of their size, which data frames and query engines read as it
-is, and reports and histories as they read the files.  Headers are in the file's metadata.  A dataset is made of other
-datasets too, so that new files can be added to one.  It needs pyarrow.
+A fleet's files of JSON lines become one file of a tenth of their size.  Data frames and query engines read it directly,
+and reports and histories read it like the files.  Headers are in the file's metadata.  A dataset can also be made from
+other datasets, so that new files can be added to one.  It needs pyarrow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from attention_conformance.reports.input.records import ReportError
 
 SUFFIX = ".parquet"
 
-#: The metadata's key, and the version of what it holds.
+#: The metadata's key, and the version of its content.
 KEY, VERSION = b"attention-conformance results", 1
 
 #: Fields of a result with a column of text; ``clauses`` is a list, ``share`` a number, and ``more`` the others in JSON.
@@ -32,8 +32,8 @@ TEXTS = ("implementation", "device", "dtype", "case", "outcome", "failure", "bro
 def write(paths: Sequence[Path], to: Path) -> tuple[int, list[str]]:
     """Write the results of conformance files and of datasets as one dataset.
 
-    A run that is there twice is kept once; of two runs with one name, as of a file that is written again every day, the
-    later one has a number behind it.
+    A duplicate run is kept once; if two runs have the same name, as from a file that is rewritten every day, the later
+    one gets a number at the end.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def write(paths: Sequence[Path], to: Path) -> tuple[int, list[str]]:
     Returns
     -------
     tuple
-        Number of results, and why files of JSON lines and datasets are left out that cannot be read.
+        Number of results, and why unreadable files of JSON lines and unreadable datasets are left out.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def write(paths: Sequence[Path], to: Path) -> tuple[int, list[str]]:
 
 
 def _keep(name: str, run: Run, kept: dict[str, Run]) -> None:
-    """Add a run under its name, or under one with a number where another run has that; a run that is there is not."""
+    """Add a run under its name, with a number where another run has that name; skip a run that is already there."""
     free, number = name, 1
     while free in kept:
         if _recorded(kept[free]) == _recorded(run):
@@ -101,7 +101,7 @@ def _keep(name: str, run: Run, kept: dict[str, Run]) -> None:
 
 
 def _recorded(run: Run) -> tuple[Any, ...]:
-    """Parts of a run that a dataset has: diagnoses are not among them."""
+    """Parts of a run that a dataset holds: not its diagnoses."""
     return run.header, run.results, run.complete
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from msgspec import Meta
 
-#: What a kill matrix calls itself, and the version of that.
+#: Kind and version that a kill matrix names.
 FORMAT = "attention-conformance faults 1"
 
 

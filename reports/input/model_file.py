@@ -1,4 +1,4 @@
-"""The result model as JSON (``model.json``) read again: the records that it was made of."""
+"""The result model as JSON (``model.json``), read back into the records that it was made from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attention_conformance.reports.input.bench import fault, is_entry, key_of
 from attention_conformance.reports.input.records import BenchRun, Records, ReportError, Samples, Source
 from attention_conformance.reports.schemas import ModelDocument
 
-#: What a model calls itself, and its version.  A version that adds fields alone stays the same.
+#: Kind and version that a model names.  A version that only adds fields stays the same.
 KIND = "attention-conformance report"
 VERSION = 2
 
@@ -27,7 +27,7 @@ def is_model(document: Any) -> bool:
 
 
 def records_of(path: Path, document: Mapping[str, Any]) -> Records:
-    """The records that a model was made of.  Raises ReportError for one of another version, or a damaged one."""
+    """The records that a model was made from.  Raises ReportError for one of another version, or a damaged one."""
     if document.get("version") != VERSION:
         raise ReportError(f"{path} is a report of version {document.get('version')}, expected {VERSION}")
     try:
@@ -45,7 +45,7 @@ def records_of(path: Path, document: Mapping[str, Any]) -> Records:
 
 
 def _check(cell: Mapping[str, Any]) -> None:
-    """Raises ValueError for a cell that no file of the bench gives."""
+    """Raises ValueError for a cell that cannot be from a file of the bench."""
     raw = cell.get("samples", {"seconds": [], "process_runs": []})
     as_read = {**cell, "data": raw["seconds"], "interval": [cell[name] for name in _INTERVAL if name in cell] or None}
     as_read.pop("process_runs", None)

@@ -19,13 +19,13 @@ def files_of(places: Iterable[Path]) -> list[Path]:
     Parameters
     ----------
     places
-        Files, which may end as they like; folders, of which all result files are meant, also in folders of them; and
-        globs for what a shell has not expanded, ``**`` included.
+        Files with any ending; folders, for all result files in them and in their subfolders; and globs that a shell
+        has not expanded, including ``**``.
 
     Returns
     -------
     list[Path]
-        Paths of files; one that is named and missing is among them.
+        Paths of files, including one that is named but missing.
 
     Raises
     ------

@@ -23,7 +23,7 @@ from attention_conformance.reports.input.records import AGAIN, Records, ReportEr
 
 __all__ = ["Records", "ReportError", "Source", "incomplete", "read"]
 
-#: What identifies a result.
+#: Fields that identify a result.
 CASE = ("implementation", "device", "dtype", "case")
 
 #: Characters of the longest first line that can be a header; a run of 400 implementations has 50,000.
@@ -31,7 +31,7 @@ HEADER = 1 << 20
 
 
 def read(paths: Sequence[Path]) -> Records:
-    """Read result files of any kind and number; of records with the same identity the first is used.
+    """Read result files of any kind and number; the first of several records with the same identity is used.
 
     Parameters
     ----------

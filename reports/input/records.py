@@ -22,7 +22,7 @@ from attention_conformance.impls.contract import InputError
 #: several times its size in memory.
 LARGEST = 1 << 29
 
-#: Reasons why a record is not used that is as good as the one that is.
+#: Reason why a record is not used although it is as good as the one that is.
 AGAIN = "of a case or cell that an earlier file has"
 
 
@@ -64,7 +64,7 @@ def text_of(path: Path) -> str:
     Raises
     ------
     ReportError
-        For one that is missing, empty, too large or no text.
+        For a file that is missing, empty, too large or no text.
     """
     try:
         text = compressed.read(path, LARGEST).decode("utf-8")
@@ -113,7 +113,7 @@ class Samples:
 
 
 class BenchRun(RunInfo, frozen=True, kw_only=True):
-    """Run of the bench as its file has it: its name, the machine by pytest-benchmark, and RunInfo."""
+    """Run of the bench from its file: the file's name, the machine by pytest-benchmark, and RunInfo."""
 
     name: str
     machine: dict[str, Any]
@@ -126,16 +126,16 @@ class Records:
     sources: tuple[Source, ...]
     results: tuple[Result, ...]
     cells: tuple[dict[str, Any], ...]
-    #: The kill matrix, and the number of cases that it is about.
+    #: The kill matrix, and the number of cases that it covers.
     faults: tuple[dict[str, Any], ...] = ()
     cases: int = 0
-    #: What each file of the bench says of its run, and the samples of each timed cell.
+    #: The run in each file of the bench, and the samples of each timed cell.
     runs: tuple[BenchRun, ...] = ()
     samples: Mapping[tuple, Samples] = field(default_factory=dict)
 
 
 def labels(sources: Iterable[Source]) -> list[str]:
-    """Labels of some files: the name of each, and its path where others have that name too.
+    """Labels of some files: the name of each, or its path where others have the same name.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ SHOWN = 30
 
 
 def verdict(found: Comparison) -> str:
-    """One paragraph: the verdict with its counts, what could not be compared, and by which rules."""
+    """One paragraph: the verdict with its counts, what could not be compared, and the rules."""
     said = [
         pages.headline(found),
         *([pages.summary_sentences(found)] if pages.summary_sentences(found) not in pages.headline(found) else []),

@@ -50,7 +50,7 @@ def page(model: Model) -> str:
 
 
 def verdict(model: Model) -> str:
-    """The first lines: who fails, how much was executed, what was timed, and whether a run was cut off."""
+    """The first lines: what fails, how much was executed, what was timed, and whether a run was cut off."""
     records, frame, cells = model.records, model.results, model.cells
     lines = []
     cut = incomplete(records.sources)
@@ -105,7 +105,7 @@ def _divergence(records: Records) -> str:
 
 
 def by_implementation(model: Model) -> pd.DataFrame:
-    """The table of implementations as a page has it: without outcomes that nothing came to, in a reader's words."""
+    """The table of implementations for a page: without outcomes that did not occur, in a reader's words."""
     frame = model.implementations
     absent = [name for name in tables.OUTCOMES if name not in tables.shown_outcomes(frame)]
     frame = frame.drop(columns=absent).rename(columns=words)
@@ -192,7 +192,7 @@ def _faults(records: Records) -> list[str]:
 
 
 def origins(sources: tuple[Source, ...]) -> list[str]:
-    """Table of the files that the page was made from: records of each that were used, and where they were made."""
+    """Tables of the files that the page was made from: the counts of their records, and where they were made."""
     counts = by_file(sources)
     texts = {name: counts[name].map(inert) for name in ("file", "kind", "complete", "why refused") if len(counts)}
     counts = counts.assign(**texts)

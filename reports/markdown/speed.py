@@ -13,15 +13,15 @@ from attention_conformance.reports.input.read import Source
 from attention_conformance.reports.model import tables
 from attention_conformance.reports.text import NONE, code, digits, inert, shortened, table, words
 
-#: What stands before the clause that a cell without a time breaks.
+#: Signs before the clause that a cell without a time breaks.
 SIGNS = {"invalid": "✗", "unstable": "✗", "known-deviation": "≠"}
 
-#: What a family's name has whose open length is that of the past keys.
+#: Part of the name of a family whose open length is the number of past keys.
 PAST = "k*"
 
 
 def speed(cells: pd.DataFrame, sources: tuple[Source, ...]) -> list[str]:
-    """Times and rates by family, device and dtype, then what was paid before them and what has no timing."""
+    """Times and rates by family, device and dtype, then the cost of preparation and the cells without a timing."""
     parts = []
     for (family, device, dtype), rows in cells.groupby(["family", "device", "dtype"], sort=False):
         parts.append(f"### {inert(title(family))} ({code(family)}), {inert(device)}, {inert(dtype)}")
@@ -52,7 +52,7 @@ def speed(cells: pd.DataFrame, sources: tuple[Source, ...]) -> list[str]:
 
 
 def _formulas(sources: tuple[Source, ...], rows: pd.DataFrame) -> list[str]:
-    """Formulas by which the operations of a family are counted; none of a file that does not say them."""
+    """Formulas that count the operations of a family; none from a file that does not have them."""
     operator = rows["operator"].iloc[0]
     known = (source.environment.get("flops") for source in sources if source.kind == "benchmark")
     found = [each.get(operator, "") for each in known if isinstance(each, Mapping)]
@@ -66,7 +66,7 @@ def _lengths(
     texts = pd.DataFrame(index=frame.index)
     for length, column in frame.items():
         timed = column.dropna()
-        top = best(timed) if len(timed) > 1 else None  # alone it is no winner
+        top = best(timed) if len(timed) > 1 else None  # a single one is no winner
         texts[f"{letter}={length}"] = [
             _cell(number, invalid.get((name, length), NONE), bold=number == top) for name, number in column.items()
         ]

@@ -1,4 +1,4 @@
-"""The short page for a CI job's summary: the verdict, what is not as it should be, the tables folded."""
+"""The short page for a CI job's summary: the verdict, the failures, and the tables, folded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST = 50_000
 
 
 def page(model: Model) -> str:
-    """The whole summary, of LONGEST characters at most: what does not fit is said to be in the page."""
+    """The whole summary, at most LONGEST characters: a sentence replaces a table that does not fit."""
     sections = ["## Attention: conformance and speed", markdown.verdict(model), _failures(model.results)]
     folded = changes.sections(model.since) if model.since else []
     if not model.results.empty:

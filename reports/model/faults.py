@@ -10,7 +10,7 @@ import pandas as pd
 
 from attention_conformance.reports.text import inert
 
-#: Characters that stay as they are in the address of a link: not brackets, bars and spaces, which would end it.
+#: Characters that stay unchanged in the address of a link: not brackets, bars and spaces, which would end it.
 IN_ADDRESS = "/:?#@!$&'*+,;=%~"
 
 
@@ -32,7 +32,7 @@ def frame(faults: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def groups(faults: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """One row per class of mistakes: its faults, and the one that the fewest cases catch."""
+    """One row per class of mistakes: the number of its faults, and the one that the fewest cases catch."""
     rows: dict[str, dict[str, Any]] = {}
     for fault in faults:
         row = rows.setdefault(fault["group"], {"class": fault["group"].replace("_", " "), "faults": 0})
@@ -60,13 +60,13 @@ def table(faults: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def _linked(name: str, address: str) -> str:
-    """A source as Markdown: a link where it has the address of a page, without what would end the link."""
+    """A source as Markdown: a link where it has the address of a page, quoted so that nothing ends the link early."""
     web = str(address).startswith(("https://", "http://"))
     return f"[{inert(name)}]({quote(str(address), safe=IN_ADDRESS)})" if web else inert(name)
 
 
 def verdict(faults: Sequence[Mapping[str, Any]], cases: int, shown: Callable[[str], str] = str) -> str:
-    """The first line: how many faults there are, and whether all are caught; ``shown`` makes text of a name."""
+    """The first line: how many faults there are, and whether all are caught; ``shown`` formats a name."""
     survivors = [fault["name"] for fault in faults if len(fault["caught"]) < 2]
     start = f"**Faults: {len(faults)} known mistakes in attention, "
     if survivors:

@@ -24,7 +24,7 @@ SDPA = {
     "Refuses what is wrong": (31, 32, 33, 34, 35, 36),
 }
 
-#: What the other parts of the spec are called.
+#: Titles of the other parts of the spec.
 PARTS = {
     "DEC": "Decoding",
     "BLOCK": "Block masks",
@@ -45,16 +45,16 @@ _OF = {f"SDPA-{number}": name for name, numbers in SDPA.items() for number in nu
 
 
 def group(clause: str) -> str:
-    """The group of a clause; its prefix where there is none, as a file may have any."""
+    """The group of a clause, or its prefix where there is none, as a file may name any clause."""
     prefix = clause.rpartition("-")[0]
     return _OF.get(clause) or PARTS.get(prefix, prefix)
 
 
 def by_group(results: pd.DataFrame) -> pd.DataFrame:
-    """One row per implementation, device and group that it was asked about: cases by outcome.
+    """One row per implementation, device and group of its cases: cases by outcome.
 
-    A case counts once in a group, however many of its clauses are there; ``results`` is what ``tables.conformance``
-    gives.
+    A case counts once in a group, however many of its clauses are there; ``results`` is the frame of
+    ``tables.conformance``.
     """
     judged = tables.judgements(results)
     judged = judged.assign(group=judged["clause"].map(group))

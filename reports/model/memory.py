@@ -1,4 +1,4 @@
-"""Whose memory is quadratic, in the cells of a report; ``bench.analysis.fits`` says it, for every view."""
+"""Growth of memory in the cells of a report; ``bench.analysis.fits`` decides what is quadratic, for every view."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ RULE = (
 
 
 def memories(cells: Iterable[Mapping[str, Any]]) -> list[Memory]:
-    """One for each series of timed cells that has the bytes of two lengths, by the newest measure that a file has."""
+    """Memory of each series of timed cells that has the bytes of two lengths, by the newest measure that a file has."""
     return _memories(
         {**cell, "memory_bytes": _held_bytes(cell)} for cell in cells if cell["outcome"] == "timed" and cell["S"] > 0
     )
 
 
 def frame(found: Iterable[Memory]) -> pd.DataFrame:
-    """One row for each."""
+    """One row for each series."""
     rows = [
         {
             **{name: getattr(one, name) for name in ("implementation", "device", "dtype", "family")},
@@ -49,7 +49,7 @@ def frame(found: Iterable[Memory]) -> pd.DataFrame:
 
 
 def by_growth(found: Iterable[Memory]) -> str:
-    """A Markdown table: who is what in each family, with the exponents."""
+    """A Markdown table: the implementations by growth in each family, with the exponents."""
     groups: dict[tuple[str, str, str], dict[Growth, list[str]]] = {}
     for one in found:
         growths = groups.setdefault((one.family, one.device, one.dtype), {growth: [] for growth in Growth})

@@ -1,4 +1,4 @@
-"""The result model: everything that a report says, made once; Markdown, CSV, Parquet, JSON and pages are views.
+"""The result model: everything that a report shows, made once; Markdown, CSV, Parquet, JSON and pages are views.
 
 As JSON (``model.json``) it can be read again, and then gives the same report.
 """
@@ -29,7 +29,7 @@ from attention_conformance.reports.model import faults, memory, tables
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """The records, and the tables that are made of them."""
+    """The records, and the tables that are made from them."""
 
     records: Records
     clauses: Mapping[str, Clause]
@@ -48,12 +48,12 @@ class Model:
 
     @cached_property
     def memories(self) -> list[Memory]:
-        """Whose memory is quadratic."""
+        """Growth of memory of each series of cells."""
         return memory.memories(self.records.cells)
 
     @property
     def machines(self) -> str:
-        """Sentence about the machines of the times, where they are of several; "" where they are of one."""
+        """Sentence about the machines that the times are from, where there are several; "" for one."""
         runs = self.records.runs
         apart = machines.differences(runs, ()) if len(runs) > 1 else []
         if not apart:

@@ -19,7 +19,7 @@ from attention_conformance.reports.input.records import Source
 OUTCOMES = tuple(outcome.value for outcome in Outcome)
 EXECUTED = tuple(outcome.value for outcome in outcomes.EXECUTED)
 
-#: What a clause's cell in the matrix shows, by the most serious outcome of its cases.
+#: Symbols of a clause's cell in the matrix, by the most serious outcome of its cases.
 SYMBOLS = {
     "failed": "✗",
     "known-deviation": "≠",
@@ -38,7 +38,7 @@ WHO = ["implementation", "device"]
 #: The operator whose questions need no name in front.
 PLAIN = "sdpa"
 
-#: What is timed, whoever does it.
+#: Fields that name what is timed, by any implementation.
 WHAT = ["workload", "device", "dtype"]
 
 
@@ -60,7 +60,7 @@ def _plain(result: Result) -> dict[str, Any]:
 def implementations(frame: pd.DataFrame) -> pd.DataFrame:
     """Per implementation and device: results by outcome, worst share, and the strictest profile met per dtype.
 
-    Share and profiles are over the cases that passed: of the others the differences tell.
+    Share and profiles are over the cases that passed: the differences cover the others.
     """
     counts = frame.groupby([*WHO, "outcome"], sort=False).size().unstack(fill_value=0)
     counts = counts.reindex(columns=list(OUTCOMES), fill_value=0)
@@ -81,9 +81,9 @@ def _profiles(group: pd.DataFrame) -> str:
 
 
 def judgements(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per result and clause that it says something of.
+    """One row per result and clause that it says something about.
 
-    A result that broke a clause counts there alone: it says nothing of the other clauses of its case.
+    A result that broke a clause counts only there: it says nothing about the other clauses of its case.
     """
     broken = frame["broken"].notna()
     of = frame["clauses"].str.split().where(~broken, frame["broken"].map(lambda one: [one]))
@@ -125,7 +125,7 @@ def shown_outcomes(counts: pd.DataFrame) -> tuple[str, ...]:
 def differences(frame: pd.DataFrame) -> pd.DataFrame:
     """Failures, deviations and advice, grouped: clause, implementation, what it does instead, number of cases.
 
-    Failures of one kind are one row, which gives the first reason and how many others there are.
+    Failures of one kind are one row, with the first reason and the number of others.
     """
     rows = judgements(frame)
     rows = rows[rows["outcome"].isin(_SERIOUS)].copy()
@@ -153,7 +153,7 @@ def clause_order(name: str) -> tuple[str, int]:
 def divergence(results: Iterable[Result]) -> pd.DataFrame:
     """One row per implementation and device, one column per question; what was not run is empty.
 
-    An answer that the spec does not give is in bold.
+    An answer that differs from the spec is in bold.
     """
     columns: dict[str, dict[tuple[str, str], str]] = {}
     for table in ledger.answers(results):
@@ -181,14 +181,14 @@ def bench(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def timing_counts(cells: pd.DataFrame, shown: Callable[[str], str] = str) -> str:
-    """Number of cells that have a time, and what became of the others, with the names of those that are wrong.
+    """Number of cells that have a time, and of the others by outcome, with the names of those that are wrong.
 
     Parameters
     ----------
     cells
         Cells as ``bench`` gives them.
     shown
-        Makes text of a name.
+        Formats a name.
 
     Returns
     -------
@@ -221,9 +221,9 @@ def by_length(frame: pd.DataFrame, value: str) -> pd.DataFrame:
 
 
 def envelopes(sources: Sequence[Source]) -> list[tuple[str, str]]:
-    """Implementations that do not take every call: the name, and what is taken in one line, with where that differs.
+    """Implementations that do not take every call: the name, and one line on the calls taken, with disagreements.
 
-    Of an implementation that several files have, what the first says.
+    For an implementation in several files, the first one counts.
     """
     found: dict[str, str] = {}
     for source in sources:
@@ -239,7 +239,7 @@ def envelopes(sources: Sequence[Source]) -> list[tuple[str, str]]:
 
 
 def untimed(frame: pd.DataFrame) -> pd.DataFrame:
-    """The cells without a timing, those of one family and kind of reason in one row, with the first's reason."""
+    """The cells without a timing, one row for each family and kind of reason, with the first reason."""
     rows = frame[frame["outcome"] != "timed"].copy()
     if rows.empty:
         return rows

@@ -10,7 +10,7 @@ from typing import Any
 import altair
 import pytest
 
-#: What a Chromium is called where one is installed; none is ever downloaded.
+#: Names of an installed Chromium; none is ever downloaded.
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 #: Nothing but the page: no profile, no updates, no services.  Root, as in a container, has no sandbox.
@@ -22,7 +22,7 @@ ARGUMENTS = [
 
 @contextlib.contextmanager
 def launched() -> Iterator[Any]:
-    """A Chromium that is installed; without one, or without what drives it, the test is skipped."""
+    """An installed Chromium; without one, or without its driver, the test is skipped."""
     reason = "playwright, which drives the browser, is not installed"
     sync_api = pytest.importorskip("playwright.sync_api", reason=reason)
     found = next(filter(None, map(shutil.which, NAMES)), None)
@@ -35,7 +35,7 @@ def launched() -> Iterator[Any]:
 
 
 class Opened:
-    """A page that is open, with everything that it complained of and asked the network for."""
+    """A page that is open, with all its complaints and network requests."""
 
     def __init__(self, browser: Any, address: str, **context: Any) -> None:
         self.context = browser.new_context(**context)
@@ -49,7 +49,7 @@ class Opened:
         self.page.goto(address)
 
     def specifications(self) -> list[dict[str, Any]]:
-        """What every plot is drawn by, checked against the schema of Vega-Lite."""
+        """The specification of every plot, checked against the schema of Vega-Lite."""
         found: list[dict[str, Any]] = self.page.evaluate("[...document.querySelectorAll('.drawing')].map(d => d.spec)")
         for one in found:
             altair.Chart.from_dict(one, validate=True)

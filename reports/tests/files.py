@@ -14,7 +14,7 @@ from attention_conformance.conformance.judging.outcomes import Failure, Outcome,
 from attention_conformance.conformance.results import Writer
 from attention_conformance.reports.input.bench import PROPERTIES
 
-#: What is measured of a cell, and so is of its record and not of the list of cells.
+#: Measured fields of a cell, which its record has and not the list of cells.
 MEASURED = ("median_ms", *PROPERTIES, "data", "process_runs", "interval")
 
 
@@ -72,7 +72,7 @@ def steady(seconds: float, seed: int = 0, spread: float = 0.005) -> list[list[li
 
 
 def fingerprint(**fields: Any) -> dict[str, Any]:
-    """What a file says of its machine."""
+    """The fingerprint of a machine in a file."""
     return {"cpu": "a processor", "cores_usable": 2, "id": "0a1b", **fields}
 
 
@@ -96,7 +96,7 @@ def peak(device: str = "cpu", dtype: str = "float32", flops: float = 1e11, byte:
 
 
 def bench_run(path: Path, *cells: dict[str, Any], **ours: Any) -> Path:
-    """A result file of ``pytest bench`` with all that a run says of itself."""
+    """A result file of ``pytest bench`` with all metadata of a run."""
     given = {"flops": {"sdpa": "any"}, "fingerprint": fingerprint(), "peaks": [peak()], **ours}
     return bench_file(path, *cells, **given)
 
@@ -120,7 +120,7 @@ def bench_file(path: Path, *cells: dict[str, Any], **ours: Any) -> Path:
 
 
 def _listed(one: Mapping[str, Any]) -> dict[str, Any]:
-    """What the list of cells has of a cell: of an unstable one its time too, as that has no record of its own."""
+    """A cell in the list of cells: an unstable one also has its time, as it has no record of its own."""
     return {key: value for key, value in one.items() if one["outcome"] == "unstable" or key not in MEASURED}
 
 

@@ -19,7 +19,7 @@ from attention_conformance.reports.tests.files import bench_run, conformance_fil
 CELLS, SAMPLES, RESULTS = 2_000, (2, 5, 5), 50_000
 IMPLEMENTATIONS, WORKLOADS = 25, 80
 
-#: Of a history: runs, cells, and how much slower the first of them is for a time.
+#: A history: its runs, its cells, and how much slower the first cell is for a time.
 RUNS, TRENDS, SLOWER = 1_000, 16, 1.3
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 

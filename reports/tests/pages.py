@@ -39,7 +39,7 @@ def wrong(implementation: str, case: str, clause: str, **fields: Any) -> Result:
 
 
 def results() -> list[Result]:
-    """Who is right about fully masked rows (quick), who is not (square), and a hostile name."""
+    """An implementation that is right about fully masked rows (quick), one that is not (square), and a hostile name."""
     rows: dict[str, Any] = {"clauses": ("SDPA-15",), "share": 0.25, "profile": "wide", "meets": ("wide",)}
     plain: dict[str, Any] = {
         "clauses": ("SDPA-1", "SDPA-9"),
@@ -99,7 +99,7 @@ def written(folder: Path, *, base: bool = False) -> Path:
 
 
 def unpacked(text: str, name: str = "data") -> str:
-    """What an element of the page has compressed."""
+    """The content of an element of the page, decompressed."""
     found = re.search(rf'id="{name}">([^<]*)<', text)
     assert found
     return plain(found[1])

@@ -10,7 +10,7 @@ import pytest
 from attention_conformance.cli import main
 from attention_conformance.reports.tests.files import bench_run, cell
 
-#: What a run says of itself, as the page shows it.
+#: Metadata of a run, as the page shows it.
 ABOUT: dict[str, Any] = {
     "command": "pytest bench",
     "started": "2026-01-01T10:00:00+00:00",
@@ -39,7 +39,7 @@ def test_intervals_that_overlap_agree(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_intervals_that_are_apart_do_not_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The cell is named with both intervals, and the command ends with 1; cells of one run alone are counted."""
+    """The cell is named with both intervals, and the command ends with 1; cells of only one run are counted."""
     files = run(tmp_path, "one.json", a=(10, 9, 11), b=(1, 1, 1)), run(tmp_path, "other.json", a=(12, 11.1, 13))
     assert main(["agree", *files]) == 1
     assert capsys.readouterr().out.splitlines() == [

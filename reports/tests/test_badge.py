@@ -23,12 +23,12 @@ def made(folder: Path, *results: Result) -> dict[str, str]:
 
 
 def test_a_failure_is_all_that_a_badge_says() -> None:
-    """Whatever else is kept, a failed case is named first, in red."""
+    """A failed case is named first, in red, whatever else is kept."""
     assert badge.badge_text([CORE], failed=3, deviating=1) == ("3 failed", badge.RED)
 
 
 def test_only_whole_features_are_named() -> None:
-    """What is unsupported in part is no conformance, and deviations are said."""
+    """A partly unsupported feature is not conformant, and deviations are reported."""
     assert badge.badge_text([CORE, LACKS], 0, 0) == ("conformant: core", badge.GREEN)
     assert badge.badge_text([CORE, LACKS], 0, 2) == ("conformant: core · 2 deviate", badge.AMBER)
     assert badge.badge_text([LACKS], 0, 0) == ("conformant to no whole feature", badge.GREY)
@@ -41,7 +41,7 @@ def test_a_part_of_the_cases_earns_nothing(tmp_path: Path) -> None:
 
 
 def test_names_are_files_and_devices_apart(tmp_path: Path) -> None:
-    """No name leads out of the folder, and two that become one name are told apart."""
+    """No name leads out of the folder, and two names that become equal are distinguished."""
     names = list(
         made(tmp_path, result("../x", "c"), failed("x", "c"), result("y", "c"), failed("y", "c", device="gpu"))
     )
@@ -56,6 +56,6 @@ def test_hostile_text_is_escaped() -> None:
 
 
 def test_a_deviation_is_not_green(tmp_path: Path) -> None:
-    """A recorded deviation fails no run, and is no conformance."""
+    """A recorded deviation fails no run, but is not conformance."""
     (text,) = made(tmp_path, result("x", "plain", Outcome.KNOWN_DEVIATION)).values()
     assert badge.AMBER in text

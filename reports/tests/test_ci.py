@@ -1,4 +1,4 @@
-"""The recipes of CI.md and the workflow to call: run, or read, as they stand there."""
+"""The recipes of CI.md and the workflow to call, run or read unchanged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def attention(q, k, v, *, is_causal=False):
 
 attention.dtypes = ("float32",)
 """
-#: The workload of the script, which is the user's to choose, and a shorter one with no more pairs than have to be.
+#: The workload of the script, which the user chooses, and a shorter one with the fewest pairs.
 WORKLOAD, FEWER = "'prefill-b1h8d64s512*'", "'prefill-b1h8d64s128*' --most-pairs 6"
 
 #: Sees one key ahead.
@@ -46,7 +46,7 @@ def blocks(language: str) -> list[str]:
 
 
 def call(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with this checkout's suite and interpreter, in a folder that is nobody's configuration."""
+    """Run a command with this checkout's suite and interpreter, in a folder without configuration."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     names = {f"GIT_{who}_{what}": "a@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     environment = {**os.environ, **names, "PATH": path}
@@ -75,7 +75,7 @@ def test_the_script_ends_with_1_where_the_kernel_broke(judged: tuple[Any, Path])
 
 
 def test_the_comment_says_what_broke(judged: tuple[Any, Path]) -> None:
-    """The failed cases that the base passed, and the cell that is no longer timed."""
+    """It names the failed cases that the base passed, and the cell that is no longer timed."""
     comment = (judged[1] / "results" / "comment.md").read_text(encoding="utf-8")
     assert "causal" in comment
     assert "**Speed: 1 broken" in comment
@@ -83,7 +83,7 @@ def test_the_comment_says_what_broke(judged: tuple[Any, Path]) -> None:
 
 
 def test_the_script_leaves_report_and_badge(judged: tuple[Any, Path]) -> None:
-    """What the page says that there is."""
+    """The files that the page promises are there."""
     results = judged[1] / "results"
     for name in ("base.jsonl", "new.jsonl", "paired.json", "report.html", "summary.md"):
         assert (results / name).is_file(), judged[0].stderr
@@ -97,7 +97,7 @@ def test_the_checkout_of_the_base_is_gone(judged: tuple[Any, Path]) -> None:
 
 
 def test_the_workflow_does_what_the_script_does() -> None:
-    """Its commands are those of the script, with the inputs of the job for the names."""
+    """It has the script's commands, with the inputs of the job for the names."""
     (script,) = blocks("bash")
     steps = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]["kernel"]["steps"]
     text = "\n".join(step.get("run", "") for step in steps)
@@ -116,7 +116,7 @@ def test_the_workflow_does_what_the_script_does() -> None:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_every_step_of_the_workflow_is_shell() -> None:
-    """What a runner is given can be read by bash."""
+    """Bash can read every script that a runner is given."""
     for step in yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]["kernel"]["steps"]:
         if "run" in step:
             done = subprocess.run(["bash", "-n", "-c", step["run"]], capture_output=True, text=True)
@@ -124,7 +124,7 @@ def test_every_step_of_the_workflow_is_shell() -> None:
 
 
 def test_the_caller_gives_what_the_workflow_asks_for() -> None:
-    """The job of the page names the required inputs, and none that there is not."""
+    """The job of the page names the required inputs, and none that does not exist."""
     caller, gitlab = map(yaml.safe_load, blocks("yaml"))
     asked = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))[True]["workflow_call"]["inputs"]  # "on" is a boolean
     given = caller["jobs"]["attention"]["with"]

@@ -34,7 +34,7 @@ def test_the_page_and_the_tables_are_written_and_named(tmp_path: Path, capsys: p
 
 
 def test_the_garbage_collector_is_on_afterwards(tmp_path: Path) -> None:
-    """A report that is made in somebody's process, here a test's, leaves the process as it was."""
+    """A report that is made in another program's process, here a test's, leaves the process unchanged."""
     report(tmp_path, bench_file(tmp_path / "b.json", cell("x", 128, median_ms=1.5)))
     assert gc.isenabled()
     main(["report", str(tmp_path / "none.json"), "-o", str(tmp_path / "out")])
@@ -42,7 +42,7 @@ def test_the_garbage_collector_is_on_afterwards(tmp_path: Path) -> None:
 
 
 def test_only_tables_with_records_are_written(tmp_path: Path) -> None:
-    """A run of the bench alone has no conformance table."""
+    """A report on only a run of the bench has no conformance table."""
     report(tmp_path, bench_file(tmp_path / "b.json", cell("x", 128, median_ms=1.5)))
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "bench.csv",
@@ -53,7 +53,7 @@ def test_only_tables_with_records_are_written(tmp_path: Path) -> None:
 
 
 def test_the_verdict_comes_first_and_names_who_failed(tmp_path: Path) -> None:
-    """One failure among two implementations is said in the first sentence."""
+    """The first sentence reports one failure among two implementations."""
     page = report(tmp_path, conformance_file(tmp_path / "a.jsonl", result("x", "c1"), failed("y", "c1")))
     assert page.splitlines()[2].startswith("**Conformance: 1 of 2 implementations failed**: `y`. 2 results: 1 passed")
 
@@ -91,7 +91,7 @@ def test_an_invalid_cell_is_shown_with_its_clause(tmp_path: Path) -> None:
 
 
 def test_each_family_is_counted_by_the_formula_of_its_operator(tmp_path: Path) -> None:
-    """Two files may count in two ways, which are both said."""
+    """Two files may count in two ways; the page names both."""
     one = bench_file(tmp_path / "a.json", cell("x", 128, median_ms=1.5), flops={"sdpa": "old"})
     layer = cell("y", 64, median_ms=1.0, operator="mha", workload="mha-b1h8d64s64", family="mha-b1h8d64s*")
     other = bench_file(tmp_path / "b.json", layer, flops={"sdpa": "new", "mha": "of the layer"})
@@ -103,7 +103,7 @@ def test_each_family_is_counted_by_the_formula_of_its_operator(tmp_path: Path) -
 
 
 def test_a_file_that_does_not_say_how_operations_are_counted_has_its_rates(tmp_path: Path) -> None:
-    """It is read and shown as every other, also from its model."""
+    """It is read and shown like any other, also from its model."""
     path = bench_file(tmp_path / "b.json", cell("x", 128, median_ms=1.5))
     document = json.loads(path.read_text())
     del document["attention_conformance"]["flops"]
@@ -114,7 +114,7 @@ def test_a_file_that_does_not_say_how_operations_are_counted_has_its_rates(tmp_p
 
 
 def test_decoding_has_tokens_per_second_by_past_keys(tmp_path: Path) -> None:
-    """Its open length is that of the past."""
+    """The open length of its family is the number of past keys."""
     decode = {"operator": "sdpa", "workload": "decode-b1h8d64s1k64", "family": "decode-b1h8d64s1k*"}
     one = cell("x", 64, median_ms=1.0, tokens_per_second=1000.0, **decode)
     page = report(tmp_path, bench_file(tmp_path / "b.json", one, flops={"sdpa": "any"}))
@@ -125,7 +125,7 @@ def test_decoding_has_tokens_per_second_by_past_keys(tmp_path: Path) -> None:
 
 
 def test_environments_are_given_per_file(tmp_path: Path) -> None:
-    """Machine, libraries and thread settings stand beside the file's name."""
+    """Machine, libraries and thread settings are next to the file's name."""
     one = conformance_file(tmp_path / "a.jsonl", result("x", "c1"), not_installed=["jax-jit"])
     page = report(tmp_path, one, bench_file(tmp_path / "b.json", cell("x", 128, median_ms=1.5)))
     assert "`a.jsonl`: spec 1; machine m1; versions numpy 2.0" in page
@@ -142,7 +142,7 @@ def test_a_file_that_cannot_be_used_ends_with_status_2(tmp_path: Path, capsys: p
 
 @pytest.mark.slow(2)
 def test_no_framework_and_no_implementation_is_imported(tmp_path: Path) -> None:
-    """A report is made from files alone, where none of the libraries is installed."""
+    """A report needs only files, even where none of the libraries is installed."""
     path = conformance_file(tmp_path / "a.jsonl", result("x", "c1"))
     code = (
         "import sys; from attention_conformance.cli import main;"
@@ -184,13 +184,13 @@ def test_text_cannot_break_a_table(given: str, cell: str) -> None:
 
 @pytest.mark.parametrize("text", ["see #12", "org/name#12", "GH-12", "https://a.b/c", "www.a.b", "WWW.a.b", "@name"])
 def test_text_becomes_no_link_by_itself(text: str) -> None:
-    """What GitHub makes a link or a mention of is broken by a space of no width, and reads as before."""
+    """Text that GitHub turns into a link or a mention is broken by a zero-width space, and reads as before."""
     assert inert(text) != text
     assert inert(text).replace("\u200b", "") == text
 
 
 def test_other_text_stays_as_it_is() -> None:
-    """No reader stumbles over a sentence with a number and a colon."""
+    """A sentence with a number and a colon is unchanged."""
     assert inert("case #a: 3 of 4 (S = 128): see wwwa") == "case #a: 3 of 4 (S = 128): see wwwa"
 
 

@@ -35,10 +35,10 @@ from attention_conformance.reports.tests.files import timed as timed_cell
 WHO = ("a", "b", "c", "d")
 LENGTHS = (128, 256, 512)
 
-#: The headline of b a quarter slower.
+#: The headline where b is a quarter slower.
 FOUND = "WORSE: b float32 is 25 % slower, all 3 cells"
 
-#: What two runs plan of the caches.
+#: Plans with warm and with cold caches.
 WARM, COLD = plan(), plan("cold")
 
 
@@ -60,7 +60,7 @@ def run(
 
 
 def between(base: Path, new: Path, **options: Any) -> Comparison:
-    """What changed."""
+    """The changes from one file to another."""
     return compare(read([base]), read([new]), **options)
 
 
@@ -70,14 +70,14 @@ def verdicts(found: Comparison) -> dict[str, set[str]]:
 
 
 def test_two_equal_runs_have_nothing_worse(tmp_path: Path) -> None:
-    """They differ by chance alone: no cell is faster or slower, most are the same, status 0."""
+    """They differ only by chance: no cell is faster or slower, most are the same, status 0."""
     found = between(run(tmp_path / "a.json", 1), run(tmp_path / "b.json", 2))
     assert found.status is Status.NOTHING_WORSE
     assert set().union(*verdicts(found).values()) <= {"SAME", "UNCLEAR"}
 
 
 def test_a_slower_implementation_is_found(tmp_path: Path) -> None:
-    """One of four is a quarter slower, the others are not; the way back is an improvement, and nothing worse."""
+    """One of four is a quarter slower, the others are not; the reverse is an improvement, and nothing is worse."""
     base, new = run(tmp_path / "a.json", 1), run(tmp_path / "b.json", 2, slow={"b": 1.25})
     assert verdicts(between(base, new))["b"] == {"SLOWER"}
     assert between(base, new).status is Status.WORSE
@@ -86,7 +86,7 @@ def test_a_slower_implementation_is_found(tmp_path: Path) -> None:
 
 
 def test_a_slower_machine_is_no_slower_implementation(tmp_path: Path) -> None:
-    """Everything takes 8 % longer, the peaks too: the machine, and the ratios are without it."""
+    """Everything takes 8 % longer, the peaks too: that is the machine, and the ratios are without it."""
     found = between(run(tmp_path / "a.json", 1), run(tmp_path / "b.json", 2, drift=1.08))
     assert all(one.new / one.base > 1.05 for one in found.speeds)
     assert all(one.ratio.value < 1.03 for one in found.speeds)
@@ -103,7 +103,7 @@ def test_everything_slower_is_one_finding(tmp_path: Path) -> None:
 
 
 def test_kept_conformance_does_not_make_unclear_times_the_same(tmp_path: Path) -> None:
-    """Where every time is unclear the status is 2, also if every case is as it was."""
+    """Where every time is unclear the status is 2, even if no case changed."""
     lines = conformance_file(tmp_path / "c.jsonl", result("x", "c"))
     few = bench_run(tmp_path / "few.json", timed_cell("a", 128, [[[1e-3] * 4]]))
     assert compare(read([few, lines]), read([few, lines])).status is Status.CANNOT_TELL
@@ -112,7 +112,7 @@ def test_kept_conformance_does_not_make_unclear_times_the_same(tmp_path: Path) -
 
 
 def test_a_finding_counts_where_no_cell_is_certain(tmp_path: Path) -> None:
-    """An implementation that is slower as a whole is worse, and not if a rule ignores all its cells."""
+    """An implementation that is slower as a whole is worse, unless a rule ignores all its cells."""
     one = Finding("a", "cpu", "float32", Interval(1.2, 1.1, 1.3), Verdict.SLOWER, 9, 0)
     found = Comparison((), (), (), (), findings=(one,))
     assert (found.status, pages.headline(found)) == (Status.WORSE, "WORSE: a float32 is 20 % slower, 0 of 9 cells")
@@ -120,7 +120,7 @@ def test_a_finding_counts_where_no_cell_is_certain(tmp_path: Path) -> None:
 
 
 def test_the_cell_that_changed_most_is_said_where_it_lies_apart() -> None:
-    """Of a kernel that lost one of its paths the mean over its cells says little."""
+    """If a kernel lost one of its paths, the mean over its cells says little."""
     for most, said in ((2.2, ", one by 120 %"), (1.25, ""), (1.0, "")):
         one = Finding("a", "cpu", "float32", Interval(1.2, 1.1, 1.3), Verdict.SLOWER, 9, 9, most=most)
         assert pages.whole(one) == f"a float32 is 20 % slower, all 9 cells{said}"
@@ -129,21 +129,21 @@ def test_the_cell_that_changed_most_is_said_where_it_lies_apart() -> None:
 
 
 def test_the_most_is_that_of_a_cell(tmp_path: Path) -> None:
-    """Of those that changed as the whole did."""
+    """It is the largest ratio of the cells that changed in the same direction as the whole."""
     base, new = run(tmp_path / "a.json", 1), run(tmp_path / "b.json", 2, slow={"b": 1.25})
     (finding,) = between(base, new).findings
     assert finding.most == max(one.ratio.value for one in between(base, new).speeds if one.implementation == "b")
 
 
 def test_everything_slower_on_the_same_machine_is_not_excused_by_one_implementation(tmp_path: Path) -> None:
-    """One implementation alone has no common factor to hide behind: the peaks stayed, so it is slower."""
+    """A single implementation has no common factor to hide behind: the peaks stayed, so it is slower."""
     base = bench_run(tmp_path / "a.json", *(timed_cell("a", n, steady(1e-3, n)) for n in LENGTHS))
     new = bench_run(tmp_path / "b.json", *(timed_cell("a", n, steady(1.3e-3, n + 1)) for n in LENGTHS))
     assert {one.verdict.name for one in between(base, new).speeds} == {"SLOWER"}
 
 
 def test_too_few_calls_are_unclear(tmp_path: Path) -> None:
-    """Four calls say nothing of their scatter, whatever the ratio."""
+    """Four calls say nothing about their scatter, whatever the ratio."""
     files = [
         bench_run(tmp_path / f"{name}.json", timed_cell("a", 128, [[[seconds] * 4]]))
         for name, seconds in (("a", 1e-3), ("b", 9e-3))
@@ -153,7 +153,7 @@ def test_too_few_calls_are_unclear(tmp_path: Path) -> None:
 
 
 def test_samples_alone_are_compared(tmp_path: Path) -> None:
-    """Without process runs the samples count alone; without peaks and others the machine may have drifted by 10 %."""
+    """Without process runs only the samples count; without peaks and others the machine may have drifted by 10 %."""
     samples = [(1e-3 * (1 + 0.01 * (at % 5)), 2e-3 * (1 + 0.01 * (at % 5))) for at in range(40)]
     base, new = (
         bench_file(
@@ -176,7 +176,7 @@ def test_different_machines_are_refused_with_the_fields(tmp_path: Path) -> None:
 
 
 def test_warm_and_cold_caches_are_not_compared(tmp_path: Path) -> None:
-    """Nor with a yardstick; the setting is named, and the status is 2.  A file that does not say is warm."""
+    """Not even with a yardstick; the setting is named, and the status is 2.  A file that does not say is warm."""
     old, warm, cold = (run(tmp_path / f"{n}.json", n, plan=how) for n, how in enumerate((None, WARM, COLD)))
     assert between(old, warm).status is Status.NOTHING_WORSE
     assert between(cold, cold).status is Status.NOTHING_WORSE
@@ -187,7 +187,7 @@ def test_warm_and_cold_caches_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_a_run_beside_other_work_is_named(tmp_path: Path) -> None:
-    """Whose load average was above its cores; one below them is not."""
+    """A run whose load average was above its cores is named; one below them is not."""
     quiet, loud = (run(tmp_path / f"{n}.json", n, load_average=load) for n, load in enumerate((1.9, 5.44)))
     assert between(quiet, quiet).notes == ()
     (note,) = between(quiet, loud).notes
@@ -195,7 +195,7 @@ def test_a_run_beside_other_work_is_named(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_calls_waited_for_a_core_is_named(tmp_path: Path) -> None:
-    """Whatever its load average: a neighbour that has a core of its own takes none of the calls' time."""
+    """The load average does not matter: a neighbour on a core of its own takes none of the calls' time."""
     beside, waiting = (
         run(tmp_path / f"{n}.json", n, load_average=5.4 - n, core_wait=wait) for n, wait in enumerate((0.01, 0.31))
     )
@@ -205,7 +205,7 @@ def test_a_run_whose_calls_waited_for_a_core_is_named(tmp_path: Path) -> None:
 
 
 def test_a_workload_on_which_the_machine_moved_is_said(tmp_path: Path) -> None:
-    """7 % in all implementations of one length: none is called slower, and a sentence has what was taken off."""
+    """7 % in all implementations at one length: none is called slower, and a note says what was taken off."""
     names = [f"{kind}-{at}" for kind in ("torch", "jax", "onnx", "numpy") for at in (1, 2)]
     base = run(tmp_path / "a.json", 1, names=names)
     cells = [
@@ -223,7 +223,7 @@ def test_a_workload_on_which_the_machine_moved_is_said(tmp_path: Path) -> None:
 
 
 def test_times_on_one_core_and_on_two_are_not_compared(tmp_path: Path) -> None:
-    """The number is named, and the status is 2.  A file that does not say may be of any."""
+    """The number is named, and the status is 2.  A file that does not say may have used any number."""
     old, two, one = (run(tmp_path / f"{n}.json", n, plan=how) for n, how in enumerate((None, WARM, plan(threads=1))))
     assert between(two, two).status is between(old, one).status is Status.NOTHING_WORSE
     found = between(two, one)
@@ -232,7 +232,7 @@ def test_times_on_one_core_and_on_two_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_times_by_different_clocks_are_not_compared(tmp_path: Path) -> None:
-    """A file that does not say which is by the host's; cells that one run alone has do not matter."""
+    """A file that does not say used the host's; cells that only one run has do not matter."""
     cells = [timed_cell("a", n, steady(1e-3, n), device="cuda") for n in LENGTHS]
     by_events = [timed_cell("a", n, steady(1e-3, n), device="cuda", clock="device events") for n in LENGTHS]
     base, new = bench_run(tmp_path / "a.json", *cells), bench_run(tmp_path / "b.json", *by_events)
@@ -254,7 +254,7 @@ def test_times_by_different_clocks_are_not_compared(tmp_path: Path) -> None:
 def test_memory_of_other_machines_and_threads_is_not_compared(
     new: dict[str, Any], yardstick: str, noted: str, tmp_path: Path
 ) -> None:
-    """Twice the memory is nothing worse there, and a note says so; on one machine in one way it is."""
+    """Twice the memory is not worse there, and a note says so; on one machine and with one way of timing it is."""
     here = {"plan": WARM}
     base, other, alike = (
         bench_run(
@@ -314,7 +314,7 @@ def test_a_yardstick_compares_two_machines(tmp_path: Path) -> None:
 
 
 def test_a_yardstick_that_was_not_run_cannot_tell(tmp_path: Path) -> None:
-    """A misspelt name is said, not an empty comparison."""
+    """A misspelt name is reported, not an empty comparison."""
     found = between(run(tmp_path / "a.json", 1), run(tmp_path / "b.json", 2), yardstick="nobody")
     assert found.status is Status.CANNOT_TELL
     assert "nobody was not timed in both runs" in found.unfit[0]
@@ -330,7 +330,7 @@ def test_a_run_without_conformance_cannot_be_judged_on_it(tmp_path: Path) -> Non
 
 
 def test_a_run_that_was_cut_off_misses_nothing_for_certain(tmp_path: Path) -> None:
-    """What it did not reach is unknown: status 2, and not worse."""
+    """Cases that it did not reach are unknown: status 2, and not worse."""
     base = conformance_file(tmp_path / "a.jsonl", result("x", "c"), result("x", "d"))
     new = conformance_file(tmp_path / "b.jsonl", result("x", "c"), result("x", "d"))
     new.write_text("".join(new.read_text().splitlines(keepends=True)[:2]))
@@ -339,7 +339,7 @@ def test_a_run_that_was_cut_off_misses_nothing_for_certain(tmp_path: Path) -> No
 
 
 def test_other_versions_of_the_spec_are_not_compared(tmp_path: Path) -> None:
-    """A case that another spec judges is another case."""
+    """A case under another version of the spec is another case."""
     found = between(run(tmp_path / "a.json", 1), run(tmp_path / "b.json", 1, spec="2"))
     assert (found.status, found.speeds) == (Status.CANNOT_TELL, ())
     assert "1 → 2" in found.unfit[0]
@@ -357,7 +357,7 @@ def test_what_is_written_is_what_is_said(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_the_json_keeps_its_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What ``schema comparison`` prints is valid, knows every change, and refuses a verdict that there is not."""
+    """The schema that is printed is valid, knows every change, and refuses a verdict that does not exist."""
     assert main(["schema", "comparison"]) == 0
     schema = json.loads(capsys.readouterr().out)
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -374,7 +374,7 @@ def test_the_json_keeps_its_schema(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_side_is_files_or_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Commas between files, or all of a folder; a folder without any is an error of status 2."""
+    """A side is files with commas between them, or a folder; a folder without any file is an error of status 2."""
     for side in ("a", "b"):
         (tmp_path / side).mkdir()
         run(tmp_path / side / "b.json", 1)
@@ -387,7 +387,7 @@ def test_a_side_is_files_or_a_folder(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_side_may_name_many_files(tmp_path: Path) -> None:
-    """A list that is longer than a path can be is no path."""
+    """A list that is longer than a path may be is not taken for a path."""
     (tmp_path / "a").mkdir()
     paths = [conformance_file(tmp_path / "a" / f"{at}{'x' * 60}.jsonl", result("x", f"c{at}")) for at in range(80)]
     assert main(["compare", str(tmp_path / "a"), ",".join(map(str, paths))]) == 0
@@ -412,8 +412,8 @@ def test_a_file_that_cannot_be_read_is_status_2(tmp_path: Path, capsys: pytest.C
 
 
 def test_hostile_names_stay_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No tag, link or mention in a comment, and nothing that steers a terminal."""
-    name = "<img src=x>[a](http://b)@octocat|x"  # what steers a terminal is no name, and its file is refused
+    """A comment has no tag, link or mention, and nothing that controls a terminal."""
+    name = "<img src=x>[a](http://b)@octocat|x"  # control characters are no name: such a file is refused
     base, new = (
         conformance_file(tmp_path / f"{side}.jsonl", make(name, "c", reason=f"{name}\x1b[31m"))
         for side, make in (("a", result), ("b", failed))
@@ -425,7 +425,7 @@ def test_hostile_names_stay_text(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_a_comment_fits_where_it_is_posted(tmp_path: Path) -> None:
-    """Of 3,000 changes it has the verdict and a count, within 65,536 bytes."""
+    """For 3,000 changes it has the verdict and a count, within 65,536 bytes."""
     base, new = (
         conformance_file(tmp_path / f"{side}.jsonl", *(make(f"who{at}", "c", reason="é" * 99) for at in range(3000)))
         for side, make in (("a", result), ("b", failed))
@@ -451,7 +451,7 @@ def test_a_comment_of_many_files_and_reasons_fits_too(tmp_path: Path) -> None:
 
 
 def test_what_sees_more_is_offered_where_it_is_needed(tmp_path: Path) -> None:
-    """The paired comparison; of one implementation also another beside it; nothing where enough could be seen."""
+    """The paired comparison; for one implementation also a second one; nothing where enough could be seen."""
     quiet = [run(tmp_path / f"{seed}.json", seed, names="abcdefgh") for seed in (1, 2)]
     assert "compare-revisions" not in pages.terminal(between(*quiet))
     one = [
@@ -467,7 +467,7 @@ def test_what_sees_more_is_offered_where_it_is_needed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("threads", "offered"), [(1, False), (2, True)])
 def test_one_core_is_offered_to_runs_on_several(threads: int, offered: bool, tmp_path: Path) -> None:
-    """Where a change that counts could not have been seen."""
+    """It is offered where a change that counts could not have been seen."""
     two = [
         bench_run(
             tmp_path / f"{at}.json",

@@ -1,4 +1,4 @@
-"""What can change in a case or a cell from one run to the next, step by step, and which of it is worse."""
+"""Possible changes of a case or a cell from one run to the next, step by step, and which of them are worse."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_steps_of_a_case(tmp_path: Path, base: Result | None, new: Result | None
 
 @pytest.mark.parametrize(("old", "new"), [(0.2, 0.39), (0.01, 0.09), (0.5, 0.5), (None, 0.9)])
 def test_small_drifts_of_accuracy_are_none(tmp_path: Path, old: float | None, new: float) -> None:
-    """Less than twice the share, less than a tenth of the bound, or nothing to compare with."""
+    """Less than twice the share, less than a tenth of the bound, or nothing to compare with is no change."""
     files = [
         conformance_file(tmp_path / f"{at}.jsonl", result("x", "c", share=one)) for at, one in enumerate((old, new))
     ]

@@ -27,12 +27,12 @@ def test_every_question_is_asked_by_a_case_in_float32() -> None:
 
 
 def test_a_pass_is_the_answer_of_the_spec() -> None:
-    """Who passes does what the spec says."""
+    """An implementation that passes does what the spec says."""
     assert asked(PASSED) == {"a": ROW.right}
 
 
 def test_a_deviation_says_what_it_does_instead() -> None:
-    """Who deviates or fails is told by what the output looks like, or by the kind of failure, in bold."""
+    """A deviation or failure is described by what the output looks like, or by its kind, in bold."""
     wrong = replace(
         PASSED,
         implementation="b",
@@ -47,7 +47,7 @@ def test_a_deviation_says_what_it_does_instead() -> None:
 
 
 def test_unsupported_is_no_answer() -> None:
-    """Who lacks the feature is unsupported, and who was not asked is left out."""
+    """An implementation that lacks the feature is unsupported, and one that did not run the case is left out."""
     lacks = replace(PASSED, implementation="b", outcome=Outcome.UNSUPPORTED)
     elsewhere = replace(PASSED, implementation="c", case="plain")
     assert asked(PASSED, lacks, elsewhere) == {"a": "zeros", "b": "unsupported"}
@@ -59,7 +59,7 @@ def test_other_dtypes_are_not_asked() -> None:
 
 
 def test_questions_of_another_operator_say_so() -> None:
-    """A question about gradients has its operator in front; who is not of that operator leaves it empty."""
+    """A question about gradients has its operator in front; it is empty for implementations of another operator."""
     gradient = next(q for q in QUESTIONS if every_case()[q.case].operator == "sdpa_grad" and q.text == ROW.text)
     table = divergence([PASSED, replace(PASSED, implementation="b", case=gradient.case)])
     assert table[f"sdpa_grad: {ROW.text}"].tolist() == ["", gradient.right]

@@ -1,4 +1,4 @@
-"""The model of two runs: what it must find, what it must not, and what it says of the machine."""
+"""The model of two runs: what it must find, what it must not, and what it says about the machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from attention_conformance.reports.compare.effects import (
     without_common,
 )
 
-#: Comparisons that are simulated of each kind.
+#: Number of simulated comparisons of each kind.
 TIMES = 40
 
 UNITS, EACH = 8, 6
@@ -77,12 +77,12 @@ def any_change(found: Effects) -> bool:
 
 
 def share(of: Any, **options: Any) -> float:
-    """In which share of simulated comparisons something is so."""
+    """The share of simulated comparisons where something holds."""
     return float(np.mean([of(effects(run(seed, **options), {})) for seed in range(TIMES)]))
 
 
 def test_of_equal_runs_nothing_is_found() -> None:
-    """Of 40 comparisons of 48 cells none has a false finding, and most cells are the same."""
+    """None of 40 comparisons of 48 cells has a false finding, and most cells are the same."""
     assert share(any_change) == 0
     assert share(lambda found: np.mean([one.verdict is Verdict.SAME for one in found.cells])) > 0.8
 
@@ -104,7 +104,7 @@ def test_an_implementation_that_is_slower_is_one_finding(slow: float, least: flo
 
 
 def test_a_library_that_became_twice_as_fast_hides_nothing_else() -> None:
-    """Six of 24 implementations changed, which is no luck that the others could have had."""
+    """Six of 24 implementations changed; this is not counted as luck of the others."""
     library = {"units": 24, "changed": 6, "slow": 0.5}
     assert share(lambda found: sum(one.verdict is Verdict.FASTER for one in found.units.values()) == 6, **library) == 1
     alike = share(lambda found: np.mean([one.verdict is Verdict.SAME for one in found.cells[6 * EACH :]]), **library)
@@ -113,7 +113,7 @@ def test_a_library_that_became_twice_as_fast_hides_nothing_else() -> None:
 
 
 def test_what_moves_by_a_few_hundredths_is_luck_however_many_do() -> None:
-    """All others may have it too, which of seven that doubled or halved nobody takes them to."""
+    """Seven small deviations widen the luck of all others; seven that doubled or halved do not."""
     few, many, known = np.array([0.06, -0.06, 0.05, -0.07, 0.06, 0.05, -0.06]), [range(32)], np.full(32, 1e-5)
     others = np.linspace(-0.01, 0.01, 25)
     lucky, changed = (variance_component(np.append(some, others), known, many, 0.01) for some in (few, 12 * few))
@@ -140,7 +140,7 @@ def test_what_could_have_been_seen_is_seen_nine_times_in_ten() -> None:
 
 
 def test_more_scatter_is_seen_and_not_called_a_change() -> None:
-    """On a machine on which cells scatter ten times as much nothing is found, and less could have been seen."""
+    """On a machine where cells scatter ten times as much, nothing is found, and less could have been seen."""
     wild: dict[str, Any] = {"cell": 0.1, "run": 0.15, "unit": 0.05}
     assert share(any_change, **wild) <= 1 / TIMES
     seen = [effects(cells, {}).units[FIRST].seen for cells in (run(1), run(1, **wild))]
@@ -160,13 +160,13 @@ def test_everything_slower_than_the_yardsticks_say_is_a_finding() -> None:
 
 
 def test_a_yardstick_of_a_machine_that_scatters_proves_nothing() -> None:
-    """Peaks that are measured once, where process runs scatter by a fifth, may have moved by chance."""
+    """Peaks are measured once and, where process runs scatter by a fifth, may have moved by chance."""
     cells = run(1, machine=0.0, rounds=0.2, run=0.1)
     assert not any_change(effects(cells, {"bandwidth": 0.7}))
 
 
 def test_one_implementation_has_the_yardsticks_alone() -> None:
-    """Nothing else tells the machine from the code: a third may be the machine's without them, and not with them."""
+    """Only they distinguish the machine from the code: without them, a third may be the machine's; with them not."""
     cells = run(1, units=1, slow=1.32, machine=0.0, rounds=0.0)
     assert not any_change(effects(cells, {}))
     assert effects(cells, {"peak": 1.0, "bandwidth": 1.0}).units[FIRST].verdict is Verdict.SLOWER
@@ -183,7 +183,7 @@ def in_dtypes(count: int, seed: int, **options: Any) -> list[Cell]:
 
 
 def test_one_implementation_in_three_dtypes_is_no_machine() -> None:
-    """A fifth slower in all of them with peaks that stayed: not the same, as nothing else was slower."""
+    """It is a fifth slower in all of them and the peaks stayed: no verdict is "same", as nothing else was slower."""
     cells = in_dtypes(3, 1, units=3, slow=1.2, changed=3, machine=0.0, rounds=0.0)
     found = effects(cells, {"peak": 1.0, "bandwidth": 1.0})
     assert found.everything is None
@@ -203,7 +203,7 @@ def test_a_slower_implementation_in_most_of_the_units_does_not_move_the_machine(
 
 
 def test_the_machine_by_yardsticks() -> None:
-    """Drawn to 1 as far as a yardstick scatters; nothing without any; no machine in multiples of another's times."""
+    """It is shrunk to 1 as far as a yardstick scatters, 1 without any, and absent in multiples of another's times."""
     cells = run(1, runs=5)
     assert machine_factor(cells, {}, UNKNOWN)[0] == 0
     value, error = machine_factor(cells, {"a": 1.1, "b": 1.1}, UNKNOWN)
@@ -213,13 +213,13 @@ def test_the_machine_by_yardsticks() -> None:
 
 
 def test_what_rounds_have_in_common_is_taken_off() -> None:
-    """Process runs that all cells of a workload share scatter by what a cell has alone."""
+    """Without what all cells of a workload share, process runs scatter by the cell's own part."""
     base = without_common(run(1, rounds=0.3))[0]
     assert np.median([np.std(side, ddof=1) for side in base]) < 0.03
 
 
 def workload(cells: Sequence[Cell], factor: float, kinds: Sequence[str], **given: float) -> tuple[float, float]:
-    """How far one workload's cells are moved beside the others, and what was taken off it, of so many libraries."""
+    """Move of one workload's cells relative to the others, and what was taken off it, with these libraries."""
     units = [(f"{kinds[at // EACH % len(kinds)]}-{at // EACH}", "f") for at in range(len(cells))]
     lengthened = [
         Cell(unit, c.base, c.new + math.log(factor) * (c.rounds == "0"), c.rounds)
@@ -231,13 +231,13 @@ def workload(cells: Sequence[Cell], factor: float, kinds: Sequence[str], **given
 
 
 def test_a_workload_that_lost_more_than_the_machine_shows_keeps_it() -> None:
-    """All cells of one workload are half as slow again, which no process run was: they stay so."""
+    """All cells of one workload are half as slow again, more than any process run shows: they stay so."""
     assert workload(run(1), 1.5, ("torch", "jax"))[0] > 0.3
     assert workload(run(1), 1.5, ("torch", "jax", "onnx", "numpy"))[0] > 0.25
 
 
 def test_a_machine_that_moved_in_one_workload_is_taken_off() -> None:
-    """7 % of implementations of four libraries, of which none has half; where one has, that may be its doing."""
+    """7 % in implementations of four libraries without a majority; where one has half, it may be the cause."""
     rest, off = workload(run(1, rounds=0.0), 0.93, ("torch", "jax", "onnx", "numpy"))
     assert abs(rest) < 0.01
     assert off == pytest.approx(math.log(0.93), abs=0.01)
@@ -245,12 +245,12 @@ def test_a_machine_that_moved_in_one_workload_is_taken_off() -> None:
 
 
 def test_multiples_of_anothers_times_have_no_machine_in_a_workload() -> None:
-    """7 % of all implementations there is theirs, or the other's."""
+    """7 % in all implementations on it is theirs, or the other one's."""
     assert workload(run(1, rounds=0.0), 0.93, ("torch", "jax", "onnx", "numpy"), unknown=0.0)[0] < -0.04
 
 
 def test_a_cell_that_happens_to_show_no_scatter_is_not_trusted() -> None:
-    """Its variance is drawn to that of all, and a wild one keeps most of its own."""
+    """A cell's variance is shrunk to that of all cells, and a wild one keeps most of its own."""
     rng = np.random.default_rng(0)
     sides = [[0.02 * rng.normal(size=5) for _ in range(40)] for _ in range(2)]
     sides[0][0], sides[1][0] = sides[0][0] * 0.01, sides[1][0] * 0.01
@@ -263,14 +263,14 @@ def test_a_cell_that_happens_to_show_no_scatter_is_not_trusted() -> None:
 
 
 def test_cells_without_a_second_process_run_have_the_usual_scatter() -> None:
-    """One number a side shows nothing."""
+    """One number on each side shows nothing."""
     found, freedom = variances(["a"], [np.zeros(1)], [np.ones(1)])
     assert math.sqrt(found[0]) == pytest.approx(SCATTER)
     assert freedom[0] == PRIOR
 
 
 def test_luck_is_what_the_middle_of_the_deviations_says() -> None:
-    """A few that changed do not count; without any it is the usual."""
+    """A few that changed do not count; without any deviation it is the usual value."""
     rng = np.random.default_rng(1)
     values = 0.05 * rng.normal(size=200)
     values[:10] += 1
@@ -286,7 +286,7 @@ def test_one_cell_does_not_move_an_implementation() -> None:
 
 
 def test_many_cells_need_more_for_one_to_have_changed() -> None:
-    """What is found alone is not among a thousand that did not change."""
+    """A change that is found for a single cell is not found among a thousand that did not change."""
     alone, many = (
         judge_level([math.log(1.2), *[0.0] * rest], [0.04] * (rest + 1), np.full(rest + 1, 30.0), 0.01)
         for rest in (0, 999)
@@ -296,13 +296,13 @@ def test_many_cells_need_more_for_one_to_have_changed() -> None:
 
 
 def test_a_level_is_a_low_quantile() -> None:
-    """Calls that something else lengthened do not move it, nor does a single short one."""
+    """Calls that other work lengthened do not move it, nor does a single short one."""
     calls = [1.0] * 20
     assert level([*calls, 5.0, 5.0, 5.0]) == level([*calls, 0.1]) == 0
 
 
 def test_the_machine_over_runs_is_what_all_have_in_common() -> None:
-    """A run in which all are slower; one implementation that changed, a cell that is missing and few tell nothing."""
+    """It shows a run in which all are slower; one changed implementation, a missing cell or too few show nothing."""
     logs = np.zeros((6, 5))
     logs[:, 2] = 0.2
     logs[0, 3:] = 1.0
@@ -313,7 +313,7 @@ def test_the_machine_over_runs_is_what_all_have_in_common() -> None:
 
 
 def test_a_sum_of_variances_is_known_by_as_much_as_its_parts() -> None:
-    """By the larger part's degrees of freedom where the other is small; by both together where they are equal."""
+    """It has the larger part's degrees of freedom where the other is small, and both together where they are equal."""
     few, many = np.array([4.0]), 40.0
     assert degrees_of_freedom([(np.array([1.0]), few), (1e-9, many)]) == pytest.approx(4, rel=1e-6)
     assert degrees_of_freedom([(np.array([1e-9]), few), (1.0, many)]) == pytest.approx(40, rel=1e-6)
@@ -321,7 +321,7 @@ def test_a_sum_of_variances_is_known_by_as_much_as_its_parts() -> None:
 
 
 def test_one_process_run_that_everything_waited_in_is_no_change() -> None:
-    """Other work began in the last of three: twice the time in all cells, of which yardsticks show nothing."""
+    """Other work began in the last of three: twice the time in all cells, which yardsticks do not show."""
     cells = run(5, runs=3, machine=0.0)
     slow = np.array([0.0, 0.0, math.log(2)])
     after = [Cell(c.unit, c.base, c.new + slow, c.rounds) for c in cells]
@@ -339,7 +339,7 @@ def test_load_is_no_change_of_everything() -> None:
 
 
 def test_load_counts_beyond_the_cores() -> None:
-    """Half the log of load ÷ cores, of both runs together; nothing of an idle run, or of one that says nothing."""
+    """Half the log of load ÷ cores, over both runs; nothing for an idle run, or for one that does not say."""
     runs: list[Any] = [
         SimpleNamespace(name="", core_wait=None, load_average=load, fingerprint={"cores_usable": 2})
         for load in (0.5, 2.0, 4.0, 8.0, None)
@@ -350,7 +350,7 @@ def test_load_counts_beyond_the_cores() -> None:
 
 
 def test_waiting_for_a_core_counts_in_place_of_a_load() -> None:
-    """A neighbour on another core makes a load and no call wait; half of the time is as twice as many threads."""
+    """A neighbour on another core is load but makes no call wait; half of the time counts like twice the threads."""
     runs: list[Any] = [
         SimpleNamespace(name="", core_wait=wait, load_average=load, fingerprint={"cores_usable": 2})
         for wait, load in ((0.0, 2.9), (0.5, 1.0), (1.0, 1.0))

@@ -38,7 +38,7 @@ def kill_file(path: Path, *known: dict[str, Any], **fields: Any) -> Path:
 
 
 def test_a_kill_table_is_recognised(tmp_path: Path) -> None:
-    """By its content; its faults and the number of cases are read."""
+    """It is recognised by its content; its faults and the number of cases are read."""
     records = read([kill_file(tmp_path / "k.json", fault("one", "a", "b"))])
     assert [source.kind for source in records.sources] == ["kill matrix"]
     assert [each["name"] for each in records.faults] == ["one"]
@@ -46,7 +46,7 @@ def test_a_kill_table_is_recognised(tmp_path: Path) -> None:
 
 
 def test_a_fault_without_its_fields_is_refused(tmp_path: Path) -> None:
-    """What is not a fault is counted as refused, not dropped in silence."""
+    """An entry that is not a fault is counted as refused, not dropped silently."""
     source = read([kill_file(tmp_path / "k.json", fault("one", "a"), {"name": "half"})]).sources[0]
     assert (source.read, source.used) == (2, 1)
     assert sum(source.refused.values()) == 1
@@ -61,7 +61,7 @@ def test_a_broken_kill_table_is_refused(tmp_path: Path) -> None:
 
 
 def test_survivors_are_named_first() -> None:
-    """A fault that fewer than two cases catch is said in the first line, and not if there is none."""
+    """The first line names the faults that fewer than two cases catch, if there are any."""
     assert "1 of them caught by fewer than two of 9 cases**: weak" in faults.verdict([fault("weak", "a")], 9)
     assert "each caught by at least two of 9 cases" in faults.verdict([fault("strong", "a", "b")], 9)
 
@@ -85,7 +85,7 @@ def test_sources_are_links_where_there_is_an_address() -> None:
 
 
 def test_a_source_is_a_link_to_a_web_page_alone() -> None:
-    """Another address is no link, and what an address holds does not end it."""
+    """Any other address is no link, and the characters of an address do not end its link."""
     sources = {"a": "javascript:alert(1)", "b": "https://x/y) ![p](https://z/p.png", "![c](d)": ""}
     (text,) = faults.table([fault("one", "a", sources=sources)])["seen in"]
     assert text == r"a, [b](https://x/y%29%20!%5Bp%5D%28https://z/p.png), !\[c\](d)"

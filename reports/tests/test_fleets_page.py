@@ -18,7 +18,7 @@ from attention_conformance.conformance import results as result_file
 
 PAGE = Path(__file__).parents[1].joinpath("FLEETS.md").read_text(encoding="utf-8")
 
-#: Two implementations, of which each part gets one, and one case.
+#: Two implementations, one for each part, and one case.
 WANTED = "numpy-eager numpy-tiled --dtype float32 --case causal-square"
 
 
@@ -28,14 +28,14 @@ def blocks(language: str) -> list[str]:
 
 
 def job() -> dict[str, Any]:
-    """The container of the job for Kubernetes, with what stands around it."""
+    """The job for Kubernetes, with its container."""
     found = yaml.safe_load(blocks("yaml")[0])
     assert isinstance(found, dict)
     return found
 
 
 def run(script: str, folder: Path, **environment: str) -> int:
-    """Run a script of the page in a folder, with this environment's command; its exit code."""
+    """Run a script of the page in a folder, with this environment's command; returns its exit code."""
     place = shutil.which("attention-conformance", path=str(Path(sys.executable).parent))
     if place is None:
         pytest.skip("the command is not installed beside Python")
@@ -62,7 +62,7 @@ def test_the_array_of_slurm_is_one_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow(25)
 def test_the_indexed_job_is_one_run(tmp_path: Path) -> None:
-    """Its indices begin with 0."""
+    """The indices of its parts begin with 0."""
     (script,) = job()["spec"]["template"]["spec"]["containers"][0]["args"]
     for number in ("0", "1"):
         assert run(script.replace('/8"', '/2"'), tmp_path, JOB_COMPLETION_INDEX=number) == 0
@@ -70,7 +70,7 @@ def test_the_indexed_job_is_one_run(tmp_path: Path) -> None:
 
 
 def test_a_job_for_kubernetes_has_as_many_parts_as_its_shards() -> None:
-    """Completions, and the number behind the slash; a volume that is mounted is there."""
+    """Completions and the number after the slash agree; every mounted volume exists."""
     spec = job()["spec"]
     pod = spec["template"]["spec"]
     assert f'/{spec["completions"]}"' in pod["containers"][0]["args"][0]
@@ -80,7 +80,7 @@ def test_a_job_for_kubernetes_has_as_many_parts_as_its_shards() -> None:
 
 
 def test_a_matrix_of_github_has_as_many_parts_as_its_shards() -> None:
-    """And its second job waits for them, and joins what they uploaded."""
+    """The parts are numbered from 1 to the number of shards, and the second job waits for them."""
     jobs = yaml.safe_load(blocks("yaml")[1])["jobs"]
     parts = jobs["part"]["strategy"]["matrix"]["part"]
     (check,) = [step["run"] for step in jobs["part"]["steps"] if "--shard" in step.get("run", "")]
@@ -91,6 +91,6 @@ def test_a_matrix_of_github_has_as_many_parts_as_its_shards() -> None:
 
 @pytest.mark.parametrize("line", re.findall(r"attention-conformance (?:history|report|merge) [^\n`']*", PAGE))
 def test_every_command_of_the_page_is_one(line: str) -> None:
-    """Its options are known."""
+    """The command's options are known."""
     words = line.replace('"', "").split()[1:]
     assert parser(words).parse_args(words)

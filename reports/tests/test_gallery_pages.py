@@ -1,4 +1,4 @@
-"""The gallery's pages: what is kept, what counts as a failure, what changed between versions, and the page itself."""
+"""The gallery's pages: the kept results, what counts as a failure, changes between versions, and the page itself."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def made(tmp_path: Path) -> view.View:
 
 
 def test_what_is_accepted_by_design_is_no_failure(made: view.View) -> None:
-    """It is counted apart."""
+    """It is counted separately."""
     row = made.rows[0]
     assert (row.failed, row.by_design, row.passed) == (1, 1, 1)
     assert row.cells["Refuses what is wrong"].worst == view.BY_DESIGN
@@ -106,7 +106,7 @@ def test_what_is_accepted_by_design_is_no_failure(made: view.View) -> None:
 
 
 def test_a_wrong_result_is_never_by_design() -> None:
-    """Nor an accepted input of a clause that no finding names."""
+    """The same holds for an accepted input of a clause that no finding names."""
     one = entry("serves", PROMOTED)
     assert view.by_design(one, accepted("invalid-dtypes", "SDPA-35"))
     assert not view.by_design(one, accepted("invalid-lengths", "SDPA-31"))
@@ -116,13 +116,13 @@ def test_a_wrong_result_is_never_by_design() -> None:
 
 
 def test_a_question_names_who_answers_what(made: view.View) -> None:
-    """The spec's answer first, whether anybody gives it or not."""
+    """The spec's answer comes first."""
     asked = next(one for one in made.asked if "no key at all, by a boolean" in one.text)
     assert dict(asked.answers) == {"zeros": ("trains",), "the mean of v": ("serves",)}
 
 
 def test_what_changed_since_the_last_version_is_by_case(tmp_path: Path) -> None:
-    """New cases and those of an entry without a version before are no change; keeping another version moves the old."""
+    """New cases, and cases of an entry without a previous version, are no change; a new version moves the old one."""
     one, other = entry("serves"), entry("trains")
     kept, old, new = tmp_path / "kept", tmp_path / "old", tmp_path / "new"
     same = result("serves.py:attention", "plain")
@@ -140,7 +140,7 @@ def test_what_changed_since_the_last_version_is_by_case(tmp_path: Path) -> None:
 
 
 def test_what_is_cut_off_keeps_what_it_has(tmp_path: Path) -> None:
-    """Its results are a row, which says so."""
+    """The results that it has are a row."""
     write(tmp_path / "work", "serves", result("serves.py:attention", "plain"), status=Status.CUT_OFF)
     stored.keep({"serves": entry("serves")}, tmp_path / "work", tmp_path / "kept")
     found = seen(tmp_path / "kept", entry("serves"))
@@ -148,7 +148,7 @@ def test_what_is_cut_off_keeps_what_it_has(tmp_path: Path) -> None:
 
 
 def test_messages_of_failures_are_kept_without_the_machine(tmp_path: Path) -> None:
-    """No path, no command of the machine; of what passed no message."""
+    """No path and no command of the machine is kept, and no message of a passed case."""
     said = "wrong by value\nin /home/me/lib/site-packages/numpy/core.py (src/a/b.cpp)\nScript: /tmp/x.py\nRerun:  y"
     some = (failed("serves.py:attention", "a", message=said), result("serves.py:attention", "b", message="told"))
     write(tmp_path / "work", "serves", *some)
@@ -159,7 +159,7 @@ def test_messages_of_failures_are_kept_without_the_machine(tmp_path: Path) -> No
 
 
 def test_diagnoses_are_kept_without_the_machine(tmp_path: Path) -> None:
-    """An exception is named in its own words, where digits of a path are none."""
+    """An exception keeps its own words without the path, whose digits may be left out."""
     said = "“an exception: OSError: no /home/me/h…/lib/python…/site-packages/numpy/core.py”"
     wrong = failed("serves.py:attention", "a")
     write(tmp_path / "work", "serves", wrong, explanations={said: ["a"], LENGTH: ["b"]})
@@ -174,7 +174,7 @@ def test_diagnoses_are_kept_without_the_machine(tmp_path: Path) -> None:
 
 
 def test_causes_are_in_the_words_of_a_run(tmp_path: Path) -> None:
-    """How many failures each explains, those by design apart, and in which way the others fail; on both pages."""
+    """Both pages say how many failures each cause explains, without those by design, and how the others fail."""
     some = [failed("serves.py:attention", case, "SDPA-15") for case in ("a", "b", "c")]
     raised = replace(failed("serves.py:attention", "d", reason="ValueError: no"), failure=Failure.ERROR)
     given = {LENGTH: ["a", "b"], "“the mask inverted”": ["b", "c", "invalid-dtypes"]}
@@ -194,7 +194,7 @@ def test_causes_are_in_the_words_of_a_run(tmp_path: Path) -> None:
 
 
 def test_results_that_were_kept_without_a_diagnosis_are_said_so(made: view.View) -> None:
-    """Their causes are not known, which is not that nothing explains them."""
+    """The causes are unknown, which does not mean that nothing explains the failures."""
     assert made.rows[0].diagnosis is None
     assert "Judged before causes were kept: serves." in markdown.page(made)
     assert "Judged before causes were kept: serves." in html.page(made)
@@ -202,7 +202,7 @@ def test_results_that_were_kept_without_a_diagnosis_are_said_so(made: view.View)
 
 
 def judged(folder: Path, *findings: Finding, asides: tuple[Aside, ...] = ()) -> view.View:
-    """The view of a library with two causes, of which the diagnosis names one, and says something else beside."""
+    """The view of a library with two causes; the diagnosis names one, and also says something else."""
     some = [failed("serves.py:attention", case, clause) for case, clause in (("a", "SDPA-15"), ("b", "SDPA-9"))]
     given = {LENGTH: ["a"], "“the mask inverted”": ["b"]}
     write(folder, "serves", *some, accepted("invalid-dtypes", "SDPA-35"), explanations=given)
@@ -215,7 +215,7 @@ NOT_SHOWN = Finding(what="In training it raises", says=Says.UNDOCUMENTED, clause
 
 
 def test_causes_are_counted_by_what_the_diagnosis_says(tmp_path: Path) -> None:
-    """Not those that are a choice, nor those that no case shows."""
+    """Causes that are a choice, and causes that no case shows, are not counted."""
     found = judged(tmp_path, SKIPPED, ALIGNED, PROMOTED, NOT_SHOWN)
     assert named.problems(found) == []
     of = named.measured(found)
@@ -227,7 +227,7 @@ def test_causes_are_counted_by_what_the_diagnosis_says(tmp_path: Path) -> None:
 
 
 def test_parts_of_a_finding_are_causes_of_their_own(tmp_path: Path) -> None:
-    """Each with its own clauses and words."""
+    """Each has its own clauses and words."""
     parts = (Cause(what="one", clauses=("SDPA-15",), named="last key"), Cause(what="two", clauses=("SDPA-9",)))
     both = msgspec.structs.replace(SKIPPED, clauses=("SDPA-15", "SDPA-9"), named="", parts=parts)
     aside = Aside(says="mask inverted", why="it is", is_true=True)
@@ -248,18 +248,18 @@ def test_parts_of_a_finding_are_causes_of_their_own(tmp_path: Path) -> None:
     ],
 )
 def test_a_judgement_that_is_made_up_is_found(tmp_path: Path, findings: tuple[Finding, ...], said: str) -> None:
-    """Words that no diagnosis has, or of other failures; and a diagnosis that nobody judged."""
+    """Words that no diagnosis of these failures has are found, and a diagnosis that was not judged."""
     assert any(said in text for text in named.problems(judged(tmp_path, *findings)))
 
 
 def test_an_aside_that_no_diagnosis_says_is_found(tmp_path: Path) -> None:
-    """Such as one of a version before."""
+    """It may be from a previous version."""
     aside = Aside(says="the softcap", why="none")
     assert any("“the softcap”" in text for text in named.problems(judged(tmp_path, SKIPPED, ALIGNED, asides=(aside,))))
 
 
 def test_words_of_a_whole_and_of_its_parts_are_refused() -> None:
-    """And a cause that is named and misnamed."""
+    """The same holds for a cause that is both named and misnamed."""
     with pytest.raises(ValueError, match="its parts"):
         Finding(what="x", says=Says.DOCUMENTED, named="a", parts=(Cause(what="y"),))
     with pytest.raises(ValueError, match="or else misnamed"):
@@ -267,7 +267,7 @@ def test_words_of_a_whole_and_of_its_parts_are_refused() -> None:
 
 
 def test_the_page_needs_no_other_file_and_runs_no_markup(made: view.View) -> None:
-    """What a library calls itself is text."""
+    """Markup in a finding is shown as text."""
     text = html.page(made)
     assert "default-src 'none'" in text
     assert "<b>there</b>" not in text
@@ -277,7 +277,7 @@ def test_the_page_needs_no_other_file_and_runs_no_markup(made: view.View) -> Non
 
 
 def test_the_gravest_are_what_a_person_called_grave(made: view.View) -> None:
-    """The README has them in a sentence."""
+    """The README names them in a sentence."""
     assert [each.what for _, each in made.gravest] == [MEAN.what]
     assert markdown.verdict(made) == (
         "2 ways to call attention, of 1 packages: 1 does what the spec says wherever they answer, 1 do not."
@@ -287,7 +287,7 @@ def test_the_gravest_are_what_a_person_called_grave(made: view.View) -> None:
 @pytest.mark.browser
 @pytest.mark.slow
 def test_a_long_path_in_a_cause_is_broken(tmp_path: Path) -> None:
-    """On a narrow page."""
+    """It does not widen a narrow page."""
     title = f"“an exception: no {'folder_of_sources/' * 12}file.cpp”"
     write(tmp_path, "serves", failed("serves.py:attention", "a"), explanations={title: ["a"]})
     path = tmp_path / "index.html"
@@ -302,7 +302,7 @@ def test_a_long_path_in_a_cause_is_broken(tmp_path: Path) -> None:
 @pytest.mark.browser
 @pytest.mark.slow
 def test_a_cell_opens_its_failures_and_rows_are_chosen(made: view.View, tmp_path: Path) -> None:
-    """With message, finding and command; by use, word and order; and no width scrolls sideways."""
+    """Failures have message, finding and command; rows are chosen by use and order; no width scrolls sideways."""
     path = tmp_path / "index.html"
     path.write_text(html.page(made), encoding="utf-8")
     with launched() as browser:

@@ -42,7 +42,7 @@ def segmentations(count: int) -> list[list[int]]:
 
 
 def cost(values: np.ndarray, way: list[int]) -> float:
-    """What PELT minimises, written out."""
+    """The cost that PELT minimises, written out."""
     parts = np.split(changepoints.standard(values), way)
     penalty = changepoints.PENALTY * math.log(len(values))
     return sum(float(((part - part.mean()) ** 2).sum()) for part in parts) + penalty * len(way)
@@ -50,7 +50,7 @@ def cost(values: np.ndarray, way: list[int]) -> float:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_segmentation_is_the_best_of_all(seed: int) -> None:
-    """Pruning loses nothing: of 18 values no other way to cut them costs less."""
+    """Pruning loses nothing: no other way to cut 18 values costs less."""
     values = noise(18, seed) + np.repeat([0.0, 0.03, 0.01], 6) * (seed % 3)
     best = min(cost(values, way) for way in segmentations(18))
     assert cost(values, changes(values.tolist())) == pytest.approx(best)
@@ -65,7 +65,7 @@ def test_a_segmentation_that_is_not_the_best_is_seen() -> None:
 
 @pytest.mark.parametrize("count", [10, 20, 40, 200])
 def test_a_series_that_did_not_change_has_no_change(count: int) -> None:
-    """Of 200 series at most 8 % have one."""
+    """At most 8 % of 200 series have one."""
     found = [noise(count, 1000 + seed) for seed in range(200)]
     assert sum(bool(changes(one.tolist())) for one in found) <= 16
 
@@ -81,7 +81,7 @@ def test_a_step_is_found_where_it_is() -> None:
 
 
 def test_the_steps_of_a_cell_are_numbered_among_the_runs_that_have_it() -> None:
-    """Of eight runs that lack two, a change at the sixth is at the fifth point; one before the first point is none."""
+    """With two of eight runs missing, the change at index 5 is at point 3; one before the first point is none."""
     row = np.log([np.nan, 1.0, 1.0, np.nan, 1.0, 2.0, 2.0, 2.0])
     (step,) = steps(row, [1, 5])
     assert (step.at, step.before) == (3, 1.0)
@@ -96,13 +96,13 @@ def test_outliers_are_no_change() -> None:
 
 
 def test_equal_and_short_series_have_no_change() -> None:
-    """Where there is no scatter, or too few runs to tell."""
+    """Without scatter, or with too few runs to tell, there is no change."""
     assert changes([1.0] * 50) == []
     assert changes([1.0, 1.0, 1.0, 9.0, 9.0, 9.0, 9.0]) == []
 
 
 def runs(folder: Path, count: int, slow_from: int, **ours: object) -> None:
-    """A run a day of one cell, slower from one of them on, which had another version of a library."""
+    """A run of one cell each day, slower from one day on, when a library had another version."""
     folder.mkdir(exist_ok=True)
     for day in range(count):
         slow = day >= slow_from
@@ -113,7 +113,7 @@ def runs(folder: Path, count: int, slow_from: int, **ours: object) -> None:
 
 
 def test_a_folder_becomes_tables_and_a_page(tmp_path: Path) -> None:
-    """Runs are in the order of their dates, whatever the files are called; the change names the versions."""
+    """Runs are in the order of their dates, whatever the files' names; the change names the versions."""
     runs(tmp_path / "in", 20, 12)
     assert main(["history", str(tmp_path / "in"), "-o", str(tmp_path / "out")]) == 0
     (step,) = pd.read_csv(tmp_path / "out" / "steps.csv").to_dict("records")
@@ -170,7 +170,7 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_used(tmp_path: Path)
 
 
 def test_conformance_is_counted_by_run(tmp_path: Path) -> None:
-    """How many failed, deviated and passed, by implementation and date."""
+    """The table has the numbers that failed, deviated and passed, by implementation and date."""
     (tmp_path / "in").mkdir()
     for day, second in enumerate((result("x", "d"), failed("x", "d"), result("x", "d", Outcome.KNOWN_DEVIATION))):
         conformance_file(tmp_path / "in" / f"{9 - day}.jsonl", result("x", "c"), second, started=f"2026-01-0{day + 1}")

@@ -39,7 +39,7 @@ def changed(folder: Path, change: Callable[[Document], object]) -> Path:
 
 
 def info(**fields: Any) -> Callable[[Document], object]:
-    """Changes what is said of the first record."""
+    """Changes the metadata of the first record."""
     return lambda document: document["benchmarks"][0]["extra_info"].update(fields)
 
 
@@ -117,7 +117,7 @@ def again(part: str) -> Callable[[Document], object]:
 def test_a_record_that_cannot_be_used_is_counted(
     tmp_path: Path, change: Callable[[Document], object], why: dict[str, int]
 ) -> None:
-    """It is refused for a reason with a number; the good ones beside it are used, and nothing is dropped in silence."""
+    """It is refused for a reason with a number; the good ones next to it are used, and nothing is dropped silently."""
     records = read([changed(tmp_path, change)])
     (source,) = records.sources
     assert source.refused == why
@@ -126,7 +126,7 @@ def test_a_record_that_cannot_be_used_is_counted(
 
 
 def in_ours(**fields: Any) -> Callable[[Document], object]:
-    """Changes the part of the file that is the suite's."""
+    """Changes the suite's part of the file."""
     return lambda document: document["attention_conformance"].update(fields)
 
 
@@ -152,12 +152,12 @@ def in_ours(**fields: Any) -> Callable[[Document], object]:
     ],
 )
 def test_a_document_that_is_no_run_is_refused(tmp_path: Path, change: Callable[[Document], object], said: str) -> None:
-    """With one sentence that names the file and what is wrong."""
+    """One sentence names the file and what is wrong."""
     refused(changed(tmp_path, change), said)
 
 
 def refused(path: Path, said: str) -> None:
-    """The sentence with which a file is refused, by the report and by the command."""
+    """Check that the report and the command refuse a file with a sentence."""
     with pytest.raises(ReportError, match=rf"{path.name}.*{said}") as error:
         read([path])
     assert "\n" not in str(error.value)
@@ -184,7 +184,7 @@ def refused(path: Path, said: str) -> None:
     ],
 )
 def test_a_text_that_is_no_result_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
-    """Empty, cut off, too deep, ambiguous, or another thing altogether."""
+    """It may be empty, cut off, too deep, ambiguous, or something else entirely."""
     path = tmp_path / "a.json"
     path.write_text(text)
     refused(path, said)
@@ -192,7 +192,7 @@ def test_a_text_that_is_no_result_file_is_refused(tmp_path: Path, text: str, sai
 
 @pytest.mark.parametrize("kept", [0.1, 0.5, 0.9, 0.999])
 def test_a_truncated_file_of_the_bench_is_refused(tmp_path: Path, kept: float) -> None:
-    """Wherever it was cut off."""
+    """It does not matter where it was cut off."""
     path = changed(tmp_path, lambda document: None)
     text = path.read_text()
     path.write_text(text[: int(kept * len(text))])
@@ -215,7 +215,7 @@ def test_a_truncated_file_of_the_bench_is_refused(tmp_path: Path, kept: float) -
     ],
 )
 def test_a_damaged_result_is_refused_with_its_line(tmp_path: Path, old: str, new: str, said: str) -> None:
-    """A result file whose record is none is not used in part: who knows what else is wrong with it."""
+    """A result file with a broken record is not used in part: more may be wrong with it."""
     path = conformance_file(tmp_path / "a.jsonl", result("x", "c", share=0.5), result("x", "d", share=0.5))
     text = path.read_text()
     assert old in text
@@ -224,7 +224,7 @@ def test_a_damaged_result_is_refused_with_its_line(tmp_path: Path, old: str, new
 
 
 def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    """Its size is enough to know; the file here is a hole."""
+    """The size is enough to know; the file here is sparse."""
     path = tmp_path / "huge.json"
     with path.open("wb") as file:
         file.truncate(LARGEST + 1)
@@ -232,7 +232,7 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
 
 
 def test_a_compressed_file_that_unpacks_to_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is unpacked no further than what is read of any file; here that is a million bytes."""
+    """It is unpacked only up to the limit for any file, here a million bytes."""
     monkeypatch.setattr("attention_conformance.reports.input.records.LARGEST", 1_000_000)
     compressed.write(tmp_path / "bomb.json.zst", b" " * 50_000_000)
     refused(tmp_path / "bomb.json.zst", "more than 1000000 bytes")
@@ -240,7 +240,7 @@ def test_a_compressed_file_that_unpacks_to_much_is_refused(tmp_path: Path, monke
 
 @pytest.mark.parametrize("kept", [0.1, 0.5, 0.9])
 def test_a_truncated_compressed_file_is_refused(tmp_path: Path, kept: float) -> None:
-    """Wherever it was cut off, and one that is not compressed at all."""
+    """It does not matter where it was cut off; a file that is not compressed at all is refused too."""
     path = tmp_path / "b.json.zst"
     compressed.write(path, changed(tmp_path, lambda document: None).read_bytes())
     whole = path.read_bytes()
@@ -252,14 +252,14 @@ def test_a_truncated_compressed_file_is_refused(tmp_path: Path, kept: float) -> 
 
 
 def test_a_compressed_file_is_counted_as_it_is(tmp_path: Path) -> None:
-    """A record that cannot be used is refused as in a file that is not compressed."""
+    """A record that cannot be used is refused as in an uncompressed file."""
     path = tmp_path / "b.json.zst"
     compressed.write(path, changed(tmp_path, stats(median=0.0)).read_bytes())
     assert read([path]).sources[0].refused == {NO_TIME: 1}
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    """Parquet, a picture, a core dump."""
+    """It may be Parquet, a picture or a core dump."""
     path = tmp_path / "a.json"
     path.write_bytes(b"\xff\xfe\x00PAR1")
     refused(path, "cannot be read")
@@ -269,7 +269,7 @@ HOSTILE = "<script>alert(1)</script>|`x`"
 
 
 def test_html_in_names_is_shown_as_text(tmp_path: Path) -> None:
-    """Names, workloads, reasons and libraries can hold tags; no page of the report does."""
+    """Names, workloads, reasons and libraries may contain tags; no page of the report does."""
     cells = [timed(HOSTILE, 128, steady(1e-3)), cell(HOSTILE, 256, "invalid", clause="<b>", reason=HOSTILE)]
     cells.append(timed("z", 64, steady(1e-3), family=f"{HOSTILE}*", workload=HOSTILE))
     bench = bench_run(tmp_path / "b.json", *cells, flops={"sdpa": HOSTILE}, command=HOSTILE)
@@ -303,7 +303,7 @@ def test_no_picture_and_no_link_comes_of_a_file(tmp_path: Path) -> None:
 
 
 def test_the_counts_stand_in_every_report(tmp_path: Path) -> None:
-    """Read, used and refused with the reason: on the page, in the summary, in the model."""
+    """Page, summary and model have the counts read, used and refused, with the reason."""
     path = changed(tmp_path, stats(median=-1.0))
     formats = ["--format", "markdown", "--format", "json"]
     assert main(["report", str(path), "-o", str(tmp_path / "out"), *formats]) == 0

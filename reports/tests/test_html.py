@@ -44,7 +44,7 @@ class Elements(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Keep one."""
+        """Keep an element."""
         self.found.append((tag, dict(attrs)))
 
 
@@ -65,14 +65,14 @@ def test_the_page_needs_no_other_file_and_no_network(text: str) -> None:
 
 
 def test_a_name_with_markup_is_shown_and_not_run(text: str) -> None:
-    """It stands escaped wherever it is written, in attributes too."""
+    """It is escaped wherever it is written, in attributes too."""
     assert pages.HOSTILE not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert pages.HOSTILE in pages.unpacked(text)
 
 
 def test_only_scripts_with_a_known_hash_run(text: str) -> None:
-    """Vega among them, which is unpacked for the first plot."""
+    """One of them is Vega, which is unpacked for the first plot."""
     policy = re.search(r"script-src ([^;]*);", text)
     assert policy
     assert policy[1].count("sha256-") == len(re.findall(r"<script>", text)) + 1
@@ -81,13 +81,13 @@ def test_only_scripts_with_a_known_hash_run(text: str) -> None:
 
 
 def test_the_same_run_gives_the_same_page(tmp_path: Path) -> None:
-    """Byte by byte, so that a published one can be checked."""
+    """They are equal byte by byte, so that a published page can be checked."""
     model = pages.model(tmp_path)
     assert page(model) == page(model)
 
 
 def test_the_data_are_those_of_the_tables(text: str, tmp_path: Path) -> None:
-    """Every result and every cell, with their numbers."""
+    """Every result and every cell is there, with its numbers."""
     data = json.loads(pages.unpacked(text))
     frames = data["frames"]
     assert frames["conformance"]["length"] == len(pages.results())
@@ -105,7 +105,7 @@ def test_numbers_that_json_has_not_are_kept() -> None:
 
 
 def test_messages_are_limited_and_the_first_of_each_kind_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Which are left out is counted and said in their place."""
+    """Messages that are left out are counted, and a note replaces them."""
     monkeypatch.setattr(document, "MESSAGES", 250)
     found = [failed("x", f"c{at}", f"SDPA-{1 + at // 3}", message="m" * 100) for at in range(6)]
     model = Model(read([conformance_file(tmp_path / "a.jsonl", *found)]), clauses())
@@ -118,7 +118,7 @@ def test_messages_are_limited_and_the_first_of_each_kind_stays(monkeypatch: pyte
 
 
 def test_a_message_that_is_cut_says_so(tmp_path: Path) -> None:
-    """At its end; one that just fits is whole."""
+    """It says so at its end; one that just fits is whole."""
     found = [failed("x", f"c{more}", message="m" * (document.MESSAGE + more)) for more in (0, 1)]
     model = Model(read([conformance_file(tmp_path / "a.jsonl", *found)]), clauses())
     whole, cut = document.limited(model.results)[0]["message"]
@@ -146,7 +146,7 @@ def test_the_steep_line_has_the_slope_of_the_square(tmp_path: Path) -> None:
 
 
 def test_the_frontier_is_what_nothing_beats_in_both(tmp_path: Path) -> None:
-    """Slower and no closer is not on it; slower and closer is."""
+    """A slower and less accurate cell is not on it; a slower and more accurate one is."""
     told = {"family": "prefill-b1h8d64s*"}
     one = [cell(name, 128, median_ms=ms, **told) for name, ms in (("a", 1.0), ("b", 2.0), ("c", 3.0))]
     path = bench_file(tmp_path / "b.json", *one)
@@ -159,7 +159,7 @@ def test_the_frontier_is_what_nothing_beats_in_both(tmp_path: Path) -> None:
 
 
 def test_accuracy_is_over_the_cases_that_passed(tmp_path: Path) -> None:
-    """A failed one is told by its clause; the worst passed one is named."""
+    """A failed case is not counted; the worst passed one is named."""
     found = [result("x", f"c{at}", share=share, profile="wide") for at, share in enumerate((0.1, 0.2, 0.9))]
     found.append(failed("x", "bad", share=5.0, profile="wide"))
     model = Model(read([conformance_file(tmp_path / "a.jsonl", *found)]), clauses())
@@ -168,7 +168,7 @@ def test_accuracy_is_over_the_cases_that_passed(tmp_path: Path) -> None:
 
 
 def test_an_implementation_that_lacks_a_feature_conforms(tmp_path: Path) -> None:
-    """Unsupported beside passed is no verdict of its own, and a failure outweighs both."""
+    """Unsupported cases next to passed ones change no verdict, and a failure outweighs both."""
     table = conformance.implementations(pages.model(tmp_path).implementations)
     assert {row[0].text: row[2].text for row in table.rows} == {
         "quick": "✓ conforms",
@@ -178,7 +178,7 @@ def test_an_implementation_that_lacks_a_feature_conforms(tmp_path: Path) -> None
 
 
 def test_a_symbol_has_words_for_a_screen_reader(tmp_path: Path) -> None:
-    """✗2/3 is read as what it means."""
+    """✗2/3 is read by its meaning."""
     (table,) = conformance.matrices(pages.model(tmp_path).matrix)
     row = next(row for row in table.rows if row[0].text.startswith("SDPA-15"))
     assert [(one.text, one.spoken) for one in row[1:]] == [
@@ -197,7 +197,7 @@ def test_numbers_keep_what_is_measured() -> None:
 
 @pytest.mark.parametrize("kind", ["results", "cells", "nothing"])
 def test_a_page_of_one_kind_of_record_is_made(kind: str, tmp_path: Path) -> None:
-    """Sections without records are not there."""
+    """Sections without records are left out."""
     files: dict[str, Any] = {
         "results": lambda: conformance_file(tmp_path / "a.jsonl", *pages.results()),
         "cells": lambda: bench_run(tmp_path / "b.json", *pages.cells()),
@@ -216,7 +216,7 @@ def targets(text: str) -> set[str]:
 
 @pytest.mark.parametrize("kind", ["results", "cells", "untimed", "compared"])
 def test_every_link_of_a_page_leads_somewhere(kind: str, tmp_path: Path) -> None:
-    """Whatever sections it has: none of divergence, of memory or of changes where there is nothing of it."""
+    """No link leads to divergence, memory or changes where the page has no such section."""
     one = result("x", "c", clauses=("SDPA-15",))
     made = {
         "results": lambda: [conformance_file(tmp_path / "a.jsonl", one)],
@@ -232,7 +232,7 @@ def test_every_link_of_a_page_leads_somewhere(kind: str, tmp_path: Path) -> None
 
 
 def test_what_a_reader_of_a_comparison_should_know_is_on_the_page(tmp_path: Path) -> None:
-    """How times were judged and every note, a paragraph each, also where no table has a row."""
+    """The rule for times and every note are there, a paragraph each, even where no table has a row."""
     few = [timed("a", 128, [[[1e-3] * 4]])]
     base, new = (
         read([bench_run(tmp_path / f"{at}.json", *few, fingerprint=fingerprint(versions={"torch": f"2.{at}"}))])
@@ -245,7 +245,7 @@ def test_what_a_reader_of_a_comparison_should_know_is_on_the_page(tmp_path: Path
 
 
 def test_times_of_two_machines_side_by_side_are_said(tmp_path: Path) -> None:
-    """Above everything on both pages; of one machine nothing is, whatever the number of files."""
+    """The sentence is above everything on both pages; for one machine there is none, whatever the number of files."""
     one = bench_run(tmp_path / "a.json", cell("x", 128, median_ms=1.0))
     alike = bench_run(tmp_path / "b.json", cell("y", 128, median_ms=1.0))
     other = bench_run(tmp_path / "c.json", cell("z", 128, median_ms=1.0), fingerprint=fingerprint(id="f", cpu="B"))
@@ -257,7 +257,7 @@ def test_times_of_two_machines_side_by_side_are_said(tmp_path: Path) -> None:
 
 
 def test_one_file_that_says_nothing_of_its_machine_is_of_one_machine(tmp_path: Path) -> None:
-    """There is nothing that stands beside its times."""
+    """There are no other times next to its own."""
     path = bench_file(tmp_path / "b.json", cell("x", 128, median_ms=1.0))
     document = json.loads(path.read_text())
     document["machine_info"] = {}
@@ -273,7 +273,7 @@ def test_an_infinite_share_is_on_the_page(tmp_path: Path) -> None:
 
 
 def test_every_part_of_the_spec_is_named() -> None:
-    """By the words of the small matrix, and not by its prefix once more."""
+    """Each part has the name of the small matrix, and not just its prefix again."""
     prefixes = {name.rpartition("-")[0] for name in clauses()}
     assert not prefixes - conformance.PARTS.keys()
 
@@ -281,7 +281,7 @@ def test_every_part_of_the_spec_is_named() -> None:
 def test_a_missing_library_of_the_page_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one sentence, before anything is written; other formats do not need it."""
+    """One sentence names it before anything is written; other formats do not need it."""
     monkeypatch.setitem(sys.modules, "jinja2", None)
     room = page.__module__.rpartition(".")[0]
     for name in ("page", "document"):

@@ -32,7 +32,7 @@ from attention_conformance.reports.tests.files import (
 
 
 def named(answer: Answer | None) -> dict[str, list[str]]:
-    """The names by the label of their group, without its count."""
+    """The names by the label of their group, without the group's count."""
     assert answer is not None
     return {group.label.partition(" (")[0]: [item.text for item in group.items] for group in answer.groups}
 
@@ -48,7 +48,7 @@ def timings(folder: Path, *found: dict[str, Any], **ours: Any) -> pd.DataFrame:
 
 
 def test_right_about_masked_rows_is_who_breaks_no_such_clause(tmp_path: Path) -> None:
-    """Who failed one such case is wrong, who refused them all is neither."""
+    """An implementation that failed one such case is wrong, and one that refused them all is neither."""
     model = pages.model(tmp_path)
     found = named(masked_rows(model.results, model.records.results))
     assert found == {
@@ -59,7 +59,7 @@ def test_right_about_masked_rows_is_who_breaks_no_such_clause(tmp_path: Path) ->
 
 
 def test_an_implementation_on_two_devices_is_named_with_each(tmp_path: Path) -> None:
-    """Right on one and wrong on the other: the answer says where."""
+    """It is right on one and wrong on the other: the answer says where."""
     rows: dict[str, Any] = {"clauses": ("SDPA-15",)}
     wrong = pages.wrong("x", "empty-row", "SDPA-15", device="cuda", **rows)
     model = of(tmp_path, result("x", "empty-row", **rows), wrong)
@@ -68,7 +68,7 @@ def test_an_implementation_on_two_devices_is_named_with_each(tmp_path: Path) -> 
 
 
 def test_an_error_for_a_masked_row_is_wrong_under_whatever_clause(tmp_path: Path) -> None:
-    """What breaks the clause on key lengths where no key is left is not right about such rows."""
+    """A break of the clause on key lengths where no key is left is wrong about such rows."""
     fields = {"failure": Failure.ERROR, "broken": "SDPA-12", "clauses": ("SDPA-12", "SDPA-15")}
     model = of(tmp_path, result("x", "empty-row"), result("x", "lengths-zero", Outcome.FAILED, **fields))
     found = masked_rows(model.results, model.records.results)
@@ -85,7 +85,7 @@ def test_a_shortcoming_elsewhere_is_not_held_against_masked_rows(tmp_path: Path)
 
 
 def test_a_failure_without_columns_is_none_of_masked_rows(tmp_path: Path) -> None:
-    """D = 0 under a causal mask of one key too many: the picture says of such rows what the answer says."""
+    """D = 0 under a causal mask of one key too many: picture and answer agree about such rows."""
     broken = pages.wrong("x", "empty-width-causal", "SDPA-20", clauses=("SDPA-20", "SDPA-9"))
     model = of(tmp_path, result("x", "empty-row", clauses=("SDPA-15",)), broken)
     assert named(masked_rows(model.results, model.records.results)) == {"Attention: right": ["x"]}
@@ -95,7 +95,7 @@ def test_a_failure_without_columns_is_none_of_masked_rows(tmp_path: Path) -> Non
 
 
 def test_the_clauses_on_masked_rows_are_those_of_the_spec() -> None:
-    """Their titles say so, and so do the questions."""
+    """The titles of the clauses say so, and so do the questions."""
     titles = {clauses()[clause].title for clause in MASKED_ROWS.values()}
     assert all(title.startswith("Fully masked rows") for title in titles)
     assert BEGINS == "fully masked row, "
@@ -110,7 +110,7 @@ def test_conforming_is_neither_failing_nor_deviating(tmp_path: Path) -> None:
 
 
 def test_nothing_executed_is_no_conformance(tmp_path: Path) -> None:
-    """Unsupported everywhere is named apart."""
+    """Unsupported everywhere is a group of its own."""
     model = of(tmp_path, result("x", "plain", Outcome.UNSUPPORTED))
     assert named(conforms(model.implementations)) == {"Nothing executed": ["x"]}
 
@@ -129,7 +129,7 @@ def test_the_fastest_is_that_of_the_workload_asked_for(tmp_path: Path) -> None:
 
 
 def test_overlapping_intervals_have_no_single_winner(tmp_path: Path) -> None:
-    """A lead that is within the noise is said to be none."""
+    """A lead within the noise is reported as no lead."""
     where = {"family": pages.CAUSAL, "workload": pages.CAUSAL.replace("*", "4096")}
     noisy = [timed(name, 4096, steady(0.1, seed, 0.2), **where) for seed, name in enumerate(("a", "b"))]
     found = timings(tmp_path, *noisy, timed("c", 4096, steady(1.0), **where))
@@ -139,7 +139,7 @@ def test_overlapping_intervals_have_no_single_winner(tmp_path: Path) -> None:
 
 
 def test_a_workload_that_was_not_timed_is_not_answered_by_another(tmp_path: Path) -> None:
-    """The nearest one is named as what it is."""
+    """The nearest one is shown under its own name."""
     found = timings(tmp_path, timed("x", 4096, steady(0.1)))
     assert fastest_answer(found, nearest_timing(found)).lead.startswith(
         "Not timed in these files. Of 8 heads of 64, prefill 4,096 in float32"
@@ -149,7 +149,7 @@ def test_a_workload_that_was_not_timed_is_not_answered_by_another(tmp_path: Path
 
 
 def test_who_holds_an_array_of_scores_is_named(tmp_path: Path) -> None:
-    """And who does not is named as well."""
+    """Implementations that do not are named as well."""
     found = pages.model(tmp_path)
     answer = quadratic(found.memories, nearest_timing(speed.frame(found)))
     assert named(answer) == {
@@ -159,7 +159,7 @@ def test_who_holds_an_array_of_scores_is_named(tmp_path: Path) -> None:
 
 
 def test_memory_is_judged_by_what_was_measured(tmp_path: Path) -> None:
-    """Without the peak of a call it is what the process grew by; a cell without a time has no memory."""
+    """Without the peak of a call it is the growth of the process; a cell without a time has no memory."""
     lengths = (1024, 2048, 4096)
     old = [cell("x", s, median_ms=1.0, peak_rss_bytes=32 * s**2) for s in lengths]
     found = Model(read([bench_file(tmp_path / "b.json", *old, cell("y", 4096, "skipped"))]), clauses())
@@ -167,7 +167,7 @@ def test_memory_is_judged_by_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_limits_that_were_not_measured_are_not_used(tmp_path: Path) -> None:
-    """A null leaves the others."""
+    """A null does not affect the others."""
     peaks = [peak(), {**peak(dtype="float16"), "flops_per_second": None}]
     path = bench_run(tmp_path / "b.json", *pages.cells(), peaks=peaks)
     assert speed.peaks(read([path])) == {("cpu", "float32"): peak()["flops_per_second"]}
@@ -183,7 +183,7 @@ def test_what_is_memory_bound_is_known_from_measured_limits_alone(tmp_path: Path
 
 
 def test_what_got_worse_is_named_with_its_ratio(tmp_path: Path) -> None:
-    """Cells that are as they were are not."""
+    """Unchanged cells are not named."""
     answer = changes.worse(pages.model(tmp_path, base=True).since)
     assert answer.lead == "Worse: square float32 is 50 % slower, all 4 cells."
     assert "12 cells compared (8 same, 4 slower); would have seen" in answer.note
@@ -192,7 +192,7 @@ def test_what_got_worse_is_named_with_its_ratio(tmp_path: Path) -> None:
 
 
 def test_no_base_is_not_taken_for_nothing_worse(tmp_path: Path) -> None:
-    """Neither is a base that cannot be compared with."""
+    """The same holds for a base that cannot be compared with."""
     assert changes.worse(None).lead.startswith("Not known")
     new = read([bench_run(tmp_path / "new.json", *pages.cells())])
     base = read([bench_run(tmp_path / "base.json", *pages.cells(), fingerprint={"cpu": "another", "id": "x"})])
@@ -201,7 +201,7 @@ def test_no_base_is_not_taken_for_nothing_worse(tmp_path: Path) -> None:
 
 
 def test_cells_of_one_run_alone_are_counted_apart(tmp_path: Path) -> None:
-    """A base may be smaller; a cell that it alone has is worse."""
+    """A base may be smaller; a cell that only the base has is worse."""
     every = read([bench_run(tmp_path / "every.json", *pages.cells())])
     some = read([bench_run(tmp_path / "some.json", *pages.cells()[2:])])
     lead = changes.worse(compare(some, every)).lead
@@ -212,7 +212,7 @@ def test_cells_of_one_run_alone_are_counted_apart(tmp_path: Path) -> None:
 
 
 def test_a_base_of_times_alone_leaves_conformance_open(tmp_path: Path) -> None:
-    """The times are compared all the same, and it is said what was not."""
+    """The times are compared all the same, and the note says what was not."""
     base = read([bench_run(tmp_path / "base.json", *pages.cells())])
     answer = changes.worse(compare(base, pages.model(tmp_path).records))
     assert answer.lead.startswith("Nothing for certain: 12 cells compared (12 same); would have seen ")

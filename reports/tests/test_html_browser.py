@@ -1,4 +1,4 @@
-"""The HTML page in a real browser: it works from a file alone, by mouse, keyboard and address."""
+"""The HTML page in a real browser: it works from a single file, by mouse, keyboard and address."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attention_conformance.reports.tests.files import bench_run, cell, conforman
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-#: The numbers that the run in attention_conformance.reports.tests.pages is known by.
+#: Known numbers of the run in attention_conformance.reports.tests.pages.
 WRONG_ROWS = "✗2/3"
 FASTEST = "49.9 ms"
 SQUARE_BYTES = "537 MB"
@@ -27,7 +27,7 @@ SQUARE_BYTES = "537 MB"
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A Chromium that is installed."""
+    """An installed Chromium."""
     with launched() as one:
         yield one
 
@@ -63,7 +63,7 @@ def test_it_opens_from_a_file_without_an_error_or_a_request(opened: Opened, addr
 
 
 def test_the_plots_are_valid_vega_lite(opened: Opened) -> None:
-    """By the schema of the version that draws them, and a plot of another kind of mark is not."""
+    """They match the schema of the version that draws them; a plot with an unknown kind of mark does not."""
     opened.drawn()
     found = opened.specifications()
     assert [one["description"].partition(" ")[0] for one in found] == ["The", "The", "The", "The"]
@@ -73,7 +73,7 @@ def test_the_plots_are_valid_vega_lite(opened: Opened) -> None:
 
 
 def test_it_is_right_about_three_known_numbers(opened: Opened) -> None:
-    """How often masked rows go wrong, the time of the fastest, and the bytes of the one with an array of scores."""
+    """The failures on masked rows, the time of the fastest, and the bytes of the one with an array of scores."""
     page = opened.page
     assert page.locator("#matrix-sdpa tr", has_text="SDPA-15").locator("td").all_text_contents() == [
         "✓",
@@ -86,7 +86,7 @@ def test_it_is_right_about_three_known_numbers(opened: Opened) -> None:
 
 
 def test_the_answers_are_at_the_top(opened: Opened) -> None:
-    """A stranger finds them, and the pictures beside them, without scrolling; names are folded."""
+    """A newcomer finds them, and the pictures next to them, without scrolling; names are folded."""
     text = opened.page.locator("#questions").inner_text()
     for question in ("fully masked rows", "fastest at 4096 causal", "quadratic memory", "worse since the base run"):
         assert question in text
@@ -97,7 +97,7 @@ def test_the_answers_are_at_the_top(opened: Opened) -> None:
 
 
 def test_a_cell_of_the_small_matrix_opens_its_clauses(opened: Opened) -> None:
-    """What is under the pointer is said, and a click shows the clauses of the group."""
+    """A tip names what is under the pointer, and a click shows the clauses of the group."""
     opened.drawn()
     cell = opened.page.locator("#picture path.failed")
     cell.hover()
@@ -108,7 +108,7 @@ def test_a_cell_of_the_small_matrix_opens_its_clauses(opened: Opened) -> None:
 
 
 def test_words_filter_the_rows(opened: Opened) -> None:
-    """All words have to match, how many do is said, and nothing is lost."""
+    """All words must match, the number of rows is shown, and nothing is lost."""
     box = opened.page.locator("#bench input")
     box.fill("square 4096")
     assert opened.rows("bench") == ["square"]
@@ -120,13 +120,13 @@ def test_words_filter_the_rows(opened: Opened) -> None:
 
 
 def test_columns_of_the_matrix_are_filtered_too(opened: Opened) -> None:
-    """By any of the words; the clauses stay."""
+    """A column matches any of the words; the clauses stay."""
     opened.page.locator("#matrix-sdpa input.columns").fill("square")
     assert opened.page.locator("#matrix-sdpa thead th:visible").all_inner_texts() == ["clause", "square"]
 
 
 def test_headings_sort_by_value(opened: Opened) -> None:
-    """By number and not by text, up and then down, and the heading says so."""
+    """They sort by number and not by text, up and then down, and the heading says so."""
     head = opened.page.locator("#bench thead th", has_text="median")
     head.locator("button").click()
     assert head.get_attribute("aria-sort") == "ascending"
@@ -138,7 +138,7 @@ def test_headings_sort_by_value(opened: Opened) -> None:
 
 @pytest.mark.parametrize("key", ["Enter", "Space"])
 def test_headings_sort_by_keyboard(opened: Opened, key: str) -> None:
-    """The button in a heading takes the focus, which is seen."""
+    """The button in a heading takes the focus visibly."""
     button = opened.page.locator("#bench thead button", has_text="implementation")
     button.focus()
     opened.page.keyboard.press(key)
@@ -149,7 +149,7 @@ def test_headings_sort_by_keyboard(opened: Opened, key: str) -> None:
 
 
 def test_a_cell_of_the_matrix_opens_its_cases(opened: Opened) -> None:
-    """With message, script and command; as many as the cell says."""
+    """Each has message, script and command; there are as many as the cell says."""
     opened.page.locator("#matrix-sdpa td a", has_text=WRONG_ROWS).click()
     details = opened.page.locator("#details")
     details.locator("h2", has_text="square on cpu: SDPA-15").wait_for()
@@ -193,7 +193,7 @@ def test_an_address_opens_the_details(browser: Any, address: str, fragment: str,
 
 @pytest.mark.parametrize("section", ["files", "memory-of", "divergence"])
 def test_an_address_of_a_section_lands_there(browser: Any, address: str, section: str) -> None:
-    """Though the plots above it are drawn later, and tables take their heights as they come into view."""
+    """It does although plots above it are drawn later, and tables get their heights as they come into view."""
     one = Opened(browser, f"{address}#{section}", viewport={"width": 900, "height": 500})
     one.drawn()
     one.page.wait_for_timeout(300)
@@ -210,7 +210,7 @@ def of(browser: Any, folder: Path, *files: Path) -> Opened:
 
 
 def test_every_case_that_is_wrong_can_be_seen(browser: Any, tmp_path: Path) -> None:
-    """Of 250 at one clause the first 200 are there, and a button shows the others."""
+    """The first 200 of 250 at one clause are there, and a button shows the others."""
     cases = [pages.wrong("x", f"c{at}", "SDPA-9") for at in range(250)]
     one = of(browser, tmp_path, conformance_file(tmp_path / "a.jsonl", *cases))
     one.page.evaluate("location.hash = 'clause/SDPA-9/x/cpu'")
@@ -224,7 +224,7 @@ def test_every_case_that_is_wrong_can_be_seen(browser: Any, tmp_path: Path) -> N
 
 
 def test_the_time_of_an_unstable_cell_is_in_its_details(browser: Any, tmp_path: Path) -> None:
-    """With what it is of, as no table ranks it."""
+    """The details also say which calls it is of, as no table ranks it."""
     times = {"seconds": 2e-3, "interval": [1e-3, 3e-3], "calls": 7}
     unstable = cell("x", 128, "unstable", clause="SDPA-25", reason="wrong once", **times)
     one = of(browser, tmp_path, bench_run(tmp_path / "b.json", timed("y", 128, steady(1e-3)), unstable))
@@ -247,7 +247,7 @@ def test_no_text_of_a_download_is_a_formula(opened: Opened, text: str, kept: str
 
 
 def test_the_data_of_a_view_can_be_downloaded(opened: Opened) -> None:
-    """As CSV with exact values, of the rows that the filter leaves."""
+    """It is CSV with exact values, for the rows that the filter leaves."""
     opened.page.locator("#bench input").fill("square 4096")
     with opened.page.expect_download() as waiting:
         opened.page.locator("#bench .csv").click()
@@ -259,7 +259,7 @@ def test_the_data_of_a_view_can_be_downloaded(opened: Opened) -> None:
 
 
 def test_the_data_of_a_plot_can_be_downloaded(opened: Opened) -> None:
-    """Of the group that is chosen."""
+    """It is the data of the chosen group."""
     opened.drawn()
     with opened.page.expect_download() as waiting:
         opened.page.locator("#plot-time .csv").click()
@@ -267,7 +267,7 @@ def test_the_data_of_a_plot_can_be_downloaded(opened: Opened) -> None:
 
 
 def test_a_name_in_the_legend_fades_the_others(opened: Opened) -> None:
-    """By click or keyboard, and the button says whether it is pressed."""
+    """It works by click or keyboard, and the button says whether it is pressed."""
     opened.drawn()
     plot = opened.page.locator("#plot-time")
     button = plot.locator(".names button", has_text="square")
@@ -295,7 +295,7 @@ def test_a_point_has_a_tip_and_opens_its_cell(opened: Opened) -> None:
 
 
 def test_dark_and_light_follow_the_system(browser: Any, address: str) -> None:
-    """Text and ground are far apart in both: at least 7 to 1, by the formula of WCAG 2."""
+    """Text and background have a contrast of at least 7 to 1 in both, by the formula of WCAG 2."""
     grounds = []
     for scheme in ("light", "dark"):
         one = Opened(browser, address, color_scheme=scheme)
@@ -351,7 +351,7 @@ def test_a_screen_reader_has_a_name_for_everything(opened: Opened) -> None:
 
 
 def test_a_printed_page_has_every_plot_and_no_controls(opened: Opened) -> None:
-    """On white, whatever the theme."""
+    """It is printed on white, whatever the theme."""
     opened.drawn()
     opened.page.emulate_media(media="print", color_scheme="dark")
     assert opened.page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
@@ -361,7 +361,7 @@ def test_a_printed_page_has_every_plot_and_no_controls(opened: Opened) -> None:
 
 
 def test_without_javascript_the_tables_are_there(browser: Any, address: str) -> None:
-    """And what is missing is said."""
+    """The page also says what is missing."""
     one = Opened(browser, address, java_script_enabled=False)
     assert one.page.locator("#matrix-sdpa td", has_text=WRONG_ROWS).is_visible()
     assert "Without JavaScript" in one.page.locator("body").inner_text()

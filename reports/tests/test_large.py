@@ -1,4 +1,4 @@
-"""A large run: its page is small, and what was planted in it is found by a comparison, and nothing else."""
+"""A large run: its page is small, and a comparison finds what was planted in it, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_large_run_stays_a_small_page(tmp_path: Path) -> None:
 
 
 def test_what_was_planted_is_found(tmp_path: Path) -> None:
-    """Of five implementations the one that is a fifth slower, all its cells and no other; and the new failures."""
+    """The one of five implementations that is a fifth slower, all its cells and no other; and the new failures."""
     base, new = (read(write(tmp_path / str(at), at, bool(at), cells=400, results=3000)) for at in (0, 1))
     found = compare(base, new)
     assert {one.implementation for one in found.slower} == {"implementation-003"}

@@ -1,4 +1,4 @@
-"""Changes at the levels of a history: what changed together is one, and what the machine did is none of a cell."""
+"""Changes at the levels of a history: a common change is one finding, and the machine's is no change of a cell."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def said(findings: Sequence[Finding]) -> list[tuple[Level, int, tuple[int, ...],
 
 
 def test_nothing_is_found_where_nothing_changed() -> None:
-    """Of five implementations that scatter by 1 %."""
+    """Five implementations that scatter by 1 % give no finding."""
     result = find_changes(*series(MANY))
     assert result.findings == []
     assert result.places == [[]] * 9
 
 
 def test_an_implementation_that_changed_is_one_finding() -> None:
-    """Both of its cells, from the 25th run on, by the median of their ratios."""
+    """It has both of its cells, from index 25 on, with the median of their ratios."""
     logs, keys = series(MANY)
     logs[:2, 25:] += math.log(1.1)
     result = find_changes(logs, keys)
@@ -51,7 +51,7 @@ def test_an_implementation_that_changed_is_one_finding() -> None:
 
 
 def test_cells_show_together_what_few_show_alone() -> None:
-    """6 % of nine cells that scatter by 4 %: alone four of them are found, and together all are."""
+    """6 % in nine cells that scatter by 4 %: four of them are found by themselves, and all of them together."""
     logs, keys = series(("a p d m g q r s t u", *MANY[1:]), 0.04, seed=1)
     assert find_changes(logs, keys).findings == []
     logs[:9, 20:] += math.log(1.06)
@@ -61,14 +61,14 @@ def test_cells_show_together_what_few_show_alone() -> None:
 
 
 def test_a_cell_that_became_much_slower_takes_no_other_with_it() -> None:
-    """Twice as slow, of nine: the mean of all moved by 8 %, and eight did not."""
+    """One of nine is twice as slow: the mean of all moved by 8 %, and eight did not change."""
     logs, keys = series(("a p d m g q r s t u", *MANY[1:]), 0.03)
     logs[4, 20:] += math.log(2.0)
     assert said(find_changes(logs, keys).findings) == [(Level.CELL, 20, (4,), 1)]
 
 
 def test_one_cell_of_an_implementation_is_a_finding_of_its_own() -> None:
-    """Though the mean of both moved by half of it."""
+    """It is, although the mean of both moved by half of it."""
     logs, keys = series(MANY)
     logs[1, 25:] += math.log(1.25)
     result = find_changes(logs, keys)
@@ -77,7 +77,7 @@ def test_one_cell_of_an_implementation_is_a_finding_of_its_own() -> None:
 
 
 def test_what_a_machine_does_from_run_to_run_hides_no_change() -> None:
-    """Runs that are slower or faster as a whole by a tenth: one implementation by 10 % is found, and nothing else."""
+    """Whole runs are slower or faster by a tenth: one implementation's 10 % is found, and nothing else."""
     logs, keys = series(MANY)
     logs += 0.1 * np.random.default_rng(1).normal(size=RUNS)
     logs[:2, 25:] += math.log(1.1)
@@ -85,7 +85,7 @@ def test_what_a_machine_does_from_run_to_run_hides_no_change() -> None:
 
 
 def test_what_everything_changed_by_for_good_is_one_finding() -> None:
-    """A compiler that made all slower is no busy day, and is no change of each cell."""
+    """A compiler that made everything slower is neither a busy day nor a change of each cell."""
     logs, keys = series(MANY)
     logs[:, 20:] += math.log(1.2)
     result = find_changes(logs, keys)
@@ -94,7 +94,7 @@ def test_what_everything_changed_by_for_good_is_one_finding() -> None:
 
 
 def test_what_a_workload_changed_by_is_one_finding() -> None:
-    """All implementations of it and no other: it is the machine's, or the bench's."""
+    """All implementations changed on it and on no other: it is the machine's, or the bench's."""
     logs, keys = series(MANY)
     of = [at for at, key in enumerate(keys) if key[3] == "d"]
     logs[of, 20:] += math.log(0.8)
@@ -102,7 +102,7 @@ def test_what_a_workload_changed_by_is_one_finding() -> None:
 
 
 def test_a_small_change_of_everything_is_no_change_of_those_that_moved_a_little_more() -> None:
-    """4 % of all with 2 % of one implementation is 6 % of that, which it did not change by itself."""
+    """4 % in all and 2 % more in one implementation are 6 %, which is not its own change."""
     logs, keys = series(MANY, 0.003)
     logs[:, 20:] += math.log(0.96)
     logs[:2, 20:] += math.log(0.98)
@@ -110,7 +110,7 @@ def test_a_small_change_of_everything_is_no_change_of_those_that_moved_a_little_
 
 
 def test_what_stays_when_most_others_change_did_not_change() -> None:
-    """A library that three of four implementations are of: the fourth is no faster for that."""
+    """Three of four implementations are of one library that slowed: the fourth is not faster for that."""
     logs, keys = series(("a p d", "b p d", "c p d", "mine p d"))
     logs[:6, 20:] += math.log(1.3)
     assert said(find_changes(logs, keys).findings) == [(Level.EVERYTHING, 20, tuple(range(6)), 8)]
@@ -127,7 +127,7 @@ def test_two_implementations_have_no_machine_to_be_compared_with() -> None:
 
 
 def test_a_cell_that_runs_lack_is_judged_by_the_others() -> None:
-    """Runs of another preset have other cells; the change of a cell is in the run in which it is first there again."""
+    """Runs of another preset have other cells; the change of a cell is in the first run that has it again."""
     logs, keys = series(MANY)
     logs[1, 25:] += math.log(1.25)
     logs[1, [3, 9, 24, 25]] = np.nan
@@ -136,7 +136,7 @@ def test_a_cell_that_runs_lack_is_judged_by_the_others() -> None:
 
 
 def test_the_tables_have_what_changed_together_as_one(tmp_path: Path) -> None:
-    """In the CSV by level, in the Markdown in words; a cell that changed alone has its times."""
+    """The CSV has it by level, the Markdown in words; a cell that changed by itself has its times."""
     (tmp_path / "in").mkdir()
     for day in range(20):
         late, factor = day >= 12, 1.3 if day >= 12 else 1.0

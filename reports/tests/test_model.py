@@ -1,4 +1,4 @@
-"""The result model: its schema, that it can be read again, and that every format has its numbers."""
+"""The result model: it has a schema, can be read again, and gives every format its numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from attention_conformance.reports.tests.test_faults import fault, kill_file
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
-    """A file of each kind, with a failure, a NaN of an infinite share, an invalid cell and samples."""
+    """A file of each kind, with a failure, an infinite share, an invalid cell and samples."""
     shares = [result("x", "c1", share=0.25, meets=("wide",)), failed("y", "c1", share=float("inf"))]
     wrong = cell("y", 128, "invalid", clause="SDPA-25", reason="wrong")
     return [
@@ -40,7 +40,7 @@ def document(files: list[Path], folder: Path) -> dict[str, Any]:
 
 
 def test_the_model_keeps_its_schema(files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What ``attention-conformance schema`` prints is valid, and the model of every kind of file keeps it."""
+    """The schema that is printed is valid, and the model of every kind of file keeps it."""
     assert main(["schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -59,7 +59,7 @@ def test_the_model_keeps_its_schema(files: list[Path], tmp_path: Path, capsys: p
 def test_the_schema_refuses_what_is_no_model(
     files: list[Path], tmp_path: Path, part: str, fields: dict[str, Any]
 ) -> None:
-    """A negative time, an unknown outcome and a count that is text are not of the schema."""
+    """A negative time, an unknown outcome and a count that is text break the schema."""
     found = document(files, tmp_path / "out")
     found[part][0].update(fields)
     with pytest.raises(jsonschema.ValidationError):
@@ -77,7 +77,7 @@ def test_a_model_gives_the_report_that_it_was_written_with(files: list[Path], tm
 
 
 def test_a_model_has_the_diagnoses_of_its_files(tmp_path: Path) -> None:
-    """Of a run with failures that a fault explains; read again they are the same."""
+    """A fault explains the failures of a run; read again, the diagnoses are the same."""
     said = [
         {
             "implementation": "y",
@@ -97,7 +97,7 @@ def test_a_model_has_the_diagnoses_of_its_files(tmp_path: Path) -> None:
 
 
 def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    """By their paths, in the table of files, on both pages and in the model; another file has its name alone."""
+    """They have their paths in the table of files, on both pages and in the model; another file only has its name."""
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
     names = [str(tmp_path / "a" / "c.jsonl"), str(tmp_path / "b" / "c.jsonl"), "d.jsonl"]
@@ -156,7 +156,7 @@ def test_parquet_without_its_library_is_a_sentence(
 def test_a_model_that_cannot_be_read_is_refused(
     files: list[Path], tmp_path: Path, change: dict[str, Any], text: str
 ) -> None:
-    """One of another version, or with records that are none, is named with what is wrong."""
+    """A model of another version, or with broken records, is named with what is wrong."""
     path = tmp_path / "model.json"
     path.write_text(json.dumps(document(files, tmp_path / "m") | change))
     with pytest.raises(ReportError, match=rf"model\.json .*{text}"):
@@ -164,7 +164,7 @@ def test_a_model_that_cannot_be_read_is_refused(
 
 
 def test_a_model_is_read_alone(files: list[Path], tmp_path: Path) -> None:
-    """Its records were counted already, so it is not mixed with files."""
+    """A model's records were counted already, so it is not mixed with files."""
     document(files, tmp_path / "m")
     with pytest.raises(ReportError, match="name it alone"):
         read([*files, tmp_path / "m" / "model.json"])

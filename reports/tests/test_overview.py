@@ -20,7 +20,7 @@ from attention_conformance.reports.tests.files import conformance_file, failed, 
 
 
 def test_every_clause_is_in_one_group() -> None:
-    """Also a part of the spec that is new has to have a name."""
+    """A new part of the spec must have a name too."""
     tested = [name for name, clause in clauses().items() if clause.level is not Level.FREE]
     assert {groups.group(name) for name in tested} <= set(groups.GROUPS)
     numbers = [number for some in groups.SDPA.values() for number in some]
@@ -28,7 +28,7 @@ def test_every_clause_is_in_one_group() -> None:
 
 
 def test_a_group_counts_a_case_once() -> None:
-    """However many of its clauses the case is of; a failure counts at the clause that it broke."""
+    """It does for any number of its clauses; a failure counts at the clause that it broke."""
     found = groups.by_group(tables.conformance([result("x", "c1", clauses=("SDPA-2", "SDPA-3")), failed("x", "c2")]))
     (row,) = found[found["group"] == "Scores"].to_dict("records")
     assert row["passed"] == 1
@@ -36,7 +36,7 @@ def test_a_group_counts_a_case_once() -> None:
 
 
 def test_a_cell_of_the_picture_is_as_serious_as_its_worst_case() -> None:
-    """One failure among passes is red; what was not asked has no colour."""
+    """One failure among passes is red; a group that was not run has no colour."""
     some = [result("x", "c1", clauses=("SDPA-9",)), failed("x", "c2", broken="SDPA-9"), result("y", "c1")]
     found = picture(tables.conformance([*some, result("z", "c1", Outcome.UNSUPPORTED, clauses=("SDPA-9",))]))
     rows = {row["name"]: [tuple(cell[:2]) for cell in row["cells"]] for row in found.cells["rows"]}
@@ -52,7 +52,7 @@ def speed(implementation: str, verdict: Verdict) -> Speed:
 
 
 def test_what_cannot_be_told_is_a_line_and_no_row() -> None:
-    """The others are rows; where everything is told there is no line."""
+    """The others are rows; where every verdict is clear there is no line."""
     speeds = (speed("slow", Verdict.SLOWER), speed("a", Verdict.UNCLEAR), speed("b", Verdict.UNCLEAR))
     found = Comparison(changes=(), speeds=speeds, base=(), new=())
     assert compared.unclear(found) == "2 of 3 cells cannot be told apart."
@@ -65,7 +65,7 @@ def test_what_cannot_be_told_is_a_line_and_no_row() -> None:
 
 
 def test_names_are_capped_and_the_others_open(tmp_path: Path) -> None:
-    """Twelve are there at once."""
+    """Twelve are shown at once."""
     many = [result(f"name-{at}", "plain") for at in range(15)]
     text = page(Model(read([conformance_file(tmp_path / "a.jsonl", *many)]), clauses()))
     assert "<summary>and 3 more</summary>" in text
@@ -80,7 +80,7 @@ def test_what_scripts_alone_use_is_no_markup() -> None:
 
 
 def test_a_column_is_named_without_the_folders_of_a_file() -> None:
-    """What tells functions of one package apart is at the end; where nothing does, the whole name stays."""
+    """The end distinguishes functions of one package; where it does not, the whole name stays."""
     found = short_names(
         ["torch-sdpa", "package.kernels.mine:attn@triton", "folder/other.py:attention", "a/same.py:f", "b/same.py:f"]
     )
@@ -88,7 +88,7 @@ def test_a_column_is_named_without_the_folders_of_a_file() -> None:
 
 
 def test_names_below_the_picture_fit() -> None:
-    """The end is cut off a name that is still too long."""
+    """The end of a name that is still too long is cut off."""
     names = ("torch-sdpa-efficient-kernel", "package.kernels.mine:attn@triton")
     frame = tables.conformance([result(name, "c1") for name in names])
     assert [text for text, *_ in picture(frame).columns] == ["torch-sdpa-efficie…", "mine:attn@triton"]

@@ -1,4 +1,4 @@
-"""Folders, globs and datasets of result files: thousands are named by one word, and one Parquet file says the same."""
+"""Folders, globs and datasets of result files: one word names thousands, and one Parquet file has the same records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fleet(tmp_path: Path) -> Path:
 
 
 def test_a_folder_and_a_glob_name_their_files_once(fleet: Path) -> None:
-    """Files of folders inside too; a file that is named is taken as it is, also one that is missing."""
+    """Files of subfolders are included; a file that is named is taken, even a missing one."""
     assert [path.name for path in places.files_of([fleet])] == ["a.jsonl", "b.jsonl", "bench.json", "c.jsonl"]
     assert [path.name for path in places.files_of([fleet / "*.jsonl", fleet / "a.jsonl"])] == ["a.jsonl", "b.jsonl"]
     assert [path.name for path in places.files_of([fleet / "**" / "c.*"])] == ["c.jsonl"]
@@ -41,7 +41,7 @@ def test_a_folder_and_a_glob_name_their_files_once(fleet: Path) -> None:
 
 
 def test_a_place_without_a_result_file_is_an_error(fleet: Path) -> None:
-    """An empty folder, and a glob that meets nothing."""
+    """An empty folder is one, and a glob that matches nothing."""
     (fleet / "empty").mkdir()
     for place in (fleet / "empty", fleet / "*.xml"):
         with pytest.raises(ReportError, match="has no result file"):
@@ -49,7 +49,7 @@ def test_a_place_without_a_result_file_is_an_error(fleet: Path) -> None:
 
 
 def test_a_dataset_has_every_result_of_its_files(fleet: Path) -> None:
-    """Headers, infinite shares and sizes too; a file of the bench is none of it."""
+    """It has headers, infinite shares and sizes too; a file of the bench is left out."""
     pytest.importorskip("pyarrow")
     paths = places.files_of([fleet])
     assert columns.write(paths, fleet.parent / "all.parquet") == (9, [])
@@ -70,7 +70,7 @@ def test_a_history_and_a_report_of_a_dataset_are_those_of_its_files(fleet: Path)
 
 
 def test_a_file_that_cannot_be_read_is_named_and_not_in_the_dataset(fleet: Path) -> None:
-    """As a history names it."""
+    """The error is the same as in a history."""
     pytest.importorskip("pyarrow")
     (fleet / "a.jsonl").write_text("{}\n", encoding="utf-8")
     count, (why,) = columns.write(places.files_of([fleet]), fleet.parent / "all.parquet")
@@ -92,7 +92,7 @@ def test_new_files_are_added_to_a_dataset(fleet: Path) -> None:
 
 
 def test_another_run_of_the_same_name_is_kept_beside_the_first(tmp_path: Path) -> None:
-    """A file that is written again every day replaces nothing in the archive."""
+    """A file that is rewritten every day replaces nothing in the archive."""
     pytest.importorskip("pyarrow")
     archive, today = tmp_path / "all.parquet", tmp_path / "today.jsonl"
     for day in (1, 2):
@@ -105,7 +105,7 @@ def test_another_run_of_the_same_name_is_kept_beside_the_first(tmp_path: Path) -
 
 
 def test_a_damaged_dataset_is_named_and_not_replaced(fleet: Path) -> None:
-    """As a file of JSON lines it is left out of another dataset; it is not written over."""
+    """Like a file of JSON lines it is left out of another dataset; it is not overwritten."""
     pytest.importorskip("pyarrow")
     damaged = fleet / "old.parquet"
     damaged.write_bytes(b"PAR1 and no more")
@@ -118,7 +118,7 @@ def test_a_damaged_dataset_is_named_and_not_replaced(fleet: Path) -> None:
 
 
 def test_what_is_no_dataset_is_refused_by_name(tmp_path: Path) -> None:
-    """Other bytes, a table of something else, and a column that is not what it says."""
+    """Other bytes, another table, and a column with wrong values are refused."""
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "a.parquet"
     path.write_bytes(b"PAR1 and no more")

@@ -1,4 +1,4 @@
-"""The published report is what its result files give."""
+"""The published report is the one that its result files give."""
 
 from __future__ import annotations
 
@@ -29,39 +29,39 @@ pytestmark = pytest.mark.slow
 LARGEST, PAGE = 1_000_000, 1_600_000
 
 
-#: The published results, those of a machine with a GPU among them.
+#: The published results, including those of a machine with a GPU.
 FOLDERS = (FOLDER, FOLDER / "h200")
 
 
 @pytest.fixture(scope="module")
 def published() -> Model:
-    """What the published files give."""
+    """The model of the published files."""
     return publish.model()
 
 
 @pytest.fixture(scope="module")
 def models(published: Model) -> dict[Path, Model]:
-    """The same of each folder."""
+    """The model of each folder."""
     return {FOLDER: published, **{folder: publish.model(folder) for folder in FOLDERS[1:]}}
 
 
 @pytest.mark.documents
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_the_published_summary_is_made_from_the_published_files(folder: Path, models: dict[Path, Model]) -> None:
-    """Made again from the result files beside it, it is the same."""
+    """Regenerated from the result files next to it, it is the same."""
     assert summary.page(models[folder]) == (folder / "summary.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.documents
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_the_published_badges_are_made_from_the_published_files(folder: Path, models: dict[Path, Model]) -> None:
-    """One for each implementation."""
+    """There is one for each implementation."""
     kept = {path.stem: path.read_text(encoding="utf-8") for path in (folder / "badges").iterdir()}
     assert badge.badges(models[folder]) == kept
 
 
 def test_published_files_are_small() -> None:
-    """None has more than a megabyte but the page; what was measured is compressed."""
+    """None except the page has more than a megabyte; measured data are compressed."""
     sizes = {path: path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()}
     assert max(sizes.pop(folder / "report.html") for folder in FOLDERS) < PAGE
     assert max(sizes.values()) < LARGEST
@@ -71,7 +71,7 @@ def test_published_files_are_small() -> None:
 def test_publishing_keeps_samples_to_half_a_thousandth_and_six_digits_of_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without files it regenerates what is made of them; no outcome, name or count is another."""
+    """Without files it regenerates what is made from them; no outcome, name or count differs."""
     files = [
         bench_run(tmp_path / "bench.json", timed("x", 128, steady(1e-3)), plan=plan()),
         conformance_file(tmp_path / "conformance.jsonl", result("x", "c1")),
@@ -105,14 +105,14 @@ def test_publishing_keeps_samples_to_half_a_thousandth_and_six_digits_of_the_res
     ("value", "expected"), [(0.0, 0.0), (1.2344e-3, 1.234e-3), (2.3451, 2.346), (0.0077777, 7.78e-3), (9.9996, 10.0)]
 )
 def test_a_sample_has_as_few_digits_as_half_a_thousandth_needs(value: float, expected: float) -> None:
-    """Steps of 1, 2 and 5 in the fourth digit, so that no more is lost of a large one; twice is as once."""
+    """Steps are 1, 2 and 5 in the fourth digit, so that a large one loses no more; a second time changes nothing."""
     assert publish._sample(value) == expected
     assert publish._sample(expected) == expected
     assert expected == pytest.approx(value, rel=5e-4)
 
 
 def test_what_no_page_shows_is_not_kept(tmp_path: Path) -> None:
-    """Seconds of single calls, and messages of the base run; outcomes and shares are."""
+    """Seconds of single calls and messages of the base run are dropped; outcomes and shares are kept."""
     path = conformance_file(tmp_path / "conformance.jsonl", result("x", "c1", message="long", run_seconds=0.25))
     (kept,) = read(publish.keep([path], tmp_path / "base", is_base=True)).results
     (whole,) = read(publish.keep([path], tmp_path / "whole")).results
@@ -122,12 +122,12 @@ def test_what_no_page_shows_is_not_kept(tmp_path: Path) -> None:
 
 
 def close(value: Any, rel: float) -> Any:
-    """A number with fewer digits; anything else as it is."""
+    """A number with fewer digits; anything else unchanged."""
     return pytest.approx(value, rel=rel) if isinstance(value, float) else value
 
 
 def test_what_is_no_result_file_is_not_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nor one of another name; nothing is written."""
+    """A file of another name is not published either; nothing is written."""
     path = tmp_path / "bench.json"
     path.write_text("{}")
     assert main(["publish", str(path), "-o", str(tmp_path / "out")]) == 2
@@ -138,7 +138,7 @@ def test_what_is_no_result_file_is_not_published(tmp_path: Path, capsys: pytest.
 
 
 def test_the_published_html_page_says_what_got_worse_since_the_base_run(published: Model) -> None:
-    """What a comparison with the base run finds, or that there is none."""
+    """It has the result of a comparison with the base run, or says that there is none."""
     lead = html.escape(changes.worse(published.since).lead)
     assert f'<p class="lead">{lead}</p>' in (FOLDER / "report.html").read_text(encoding="utf-8")
 
@@ -146,21 +146,21 @@ def test_the_published_html_page_says_what_got_worse_since_the_base_run(publishe
 @pytest.mark.documents
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_the_published_html_page_has_the_data_of_the_published_files(folder: Path, models: dict[Path, Model]) -> None:
-    """The numbers behind its tables and plots are those that the files give now."""
+    """The numbers behind its tables and plots are the ones that the files give now."""
     kept = (folder / "report.html").read_text(encoding="utf-8")
     assert pages.unpacked(html_page(models[folder])) == pages.unpacked(kept)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_the_published_run_is_complete_and_has_no_failure(folder: Path, models: dict[Path, Model]) -> None:
-    """What is published was run to its end, and everything that deviates is in the ledger."""
+    """Published runs were completed, and every deviation is in the ledger."""
     records = models[folder].records
     assert all(source.complete for source in records.sources)
     assert not [result for result in records.results if result.outcome.value == "failed"]
 
 
 def test_memory_on_a_gpu_is_what_the_arrays_take() -> None:
-    """Kernels in tiles hold little but their output, 4 MiB; compositions some arrays of all scores, 256 MiB each."""
+    """Tiled kernels hold little but their output, 4 MiB; compositions hold some arrays of all scores, 256 MiB each."""
     cells = read([FOLDER / "h200" / "bench.json.zst"]).cells
     held = {each["implementation"]: each["memory_bytes"] for each in cells if each["workload"].endswith("s4096-causal")}
     fused = {name: held[name] / 2**20 for name in held if name.startswith("torch-sdpa") or name == "jax-nn-cudnn"}
@@ -170,7 +170,7 @@ def test_memory_on_a_gpu_is_what_the_arrays_take() -> None:
 
 
 def test_whose_memory_is_quadratic_is_as_their_code_says() -> None:
-    """Who writes all scores out is found to hold them, who works in blocks is not, and neither from short calls."""
+    """Implementations that write all scores out are quadratic, those in blocks are not; short calls cannot tell."""
     records = read([FOLDER / "bench.json.zst"])
     found = {(one.implementation, one.family): one.growth for one in Model(records, clauses()).memories}
     families = ("prefill-b1h8d64s*", "prefill-b1h8d64s*-causal")

@@ -1,4 +1,4 @@
-"""Reading result files: what is recognised, what is counted, and what is refused with which sentence."""
+"""Reading result files: what is recognised, what is counted, and what is refused, with its sentence."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_files_are_recognised_by_content(tmp_path: Path) -> None:
 
 
 def test_a_repeated_result_is_counted_as_refused(tmp_path: Path) -> None:
-    """Of two files with the same case the first is used."""
+    """The first of two files with the same case is used."""
     one = conformance_file(tmp_path / "a.jsonl", result("x", "c1"))
     two = conformance_file(tmp_path / "b.jsonl", result("x", "c1"), result("x", "c2"))
     source = read([one, two]).sources[1]
@@ -49,7 +49,7 @@ def test_a_timed_cell_without_statistics_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_has_intervals_samples_peaks_and_a_fingerprint(tmp_path: Path) -> None:
-    """The samples come back by process run and batch, the interval as two columns, beside what a run says."""
+    """The samples come back by process run and batch, the interval as two columns, with the metadata of the run."""
     process_runs = steady(1e-3)
     path = bench_run(
         tmp_path / "b.json", timed("x", 128, process_runs, memory_bytes=7, bound_by="compute"), fits=[fit("x")]
@@ -90,7 +90,7 @@ def test_a_file_without_a_footer_is_incomplete(tmp_path: Path) -> None:
 
 
 def test_a_file_cut_within_a_line_is_incomplete(tmp_path: Path) -> None:
-    """Half a line at the end is dropped, what stands before it is used."""
+    """Half a line at the end is dropped, the lines before it are used."""
     path = conformance_file(tmp_path / "a.jsonl", result("x", "c1"), result("x", "c2"))
     text = path.read_text()
     path.write_text(text[: text.index('"c2"')])
@@ -100,7 +100,7 @@ def test_a_file_cut_within_a_line_is_incomplete(tmp_path: Path) -> None:
 
 
 def refusal(path: Path) -> str:
-    """The sentence with which a file is refused."""
+    """The sentence that a file is refused with."""
     with pytest.raises(ReportError) as error:
         read([path])
     text = str(error.value)
@@ -127,21 +127,21 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_json_is_refused(tmp_path: Path) -> None:
-    """A log file is named as what it is not."""
+    """The sentence says that a log file is no result file."""
     path = tmp_path / "log.txt"
     path.write_text("1 passed\n")
     assert "neither a conformance result file nor JSON" in refusal(path)
 
 
 def test_other_json_is_refused(tmp_path: Path) -> None:
-    """Any JSON is not a benchmark."""
+    """JSON of another kind is no benchmark."""
     path = tmp_path / "a.json"
     path.write_text("[1]")
     assert "nor the JSON of pytest-benchmark" in refusal(path)
 
 
 def test_the_benchmarks_of_another_project_are_refused(tmp_path: Path) -> None:
-    """pytest-benchmark's JSON alone is not enough."""
+    """Plain JSON of pytest-benchmark is not enough."""
     path = tmp_path / "theirs.json"
     path.write_text(json.dumps({"benchmarks": [], "machine_info": {}, "version": "5.3.1"}))
     assert "for another project" in refusal(path)

@@ -1,4 +1,4 @@
-"""The file of rules: what it changes, and that no word of it is lost."""
+"""The file of rules: what it changes, and that no word in it is silently ignored."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def given(folder: Path, text: str) -> rules.Rules:
     ],
 )
 def test_a_wrong_rule_is_an_error(tmp_path: Path, text: str, said: str) -> None:
-    """A misspelt word would otherwise be a threshold that is not in force."""
+    """A misspelt word would otherwise be a threshold without effect."""
     with pytest.raises(ReportError, match=rf"rules\.toml.*{said}"):
         given(tmp_path, text)
 
 
 def test_a_threshold_holds_where_its_patterns_match(tmp_path: Path) -> None:
-    """And of several the last; elsewhere the default."""
+    """The last of several matching ones holds; elsewhere the default."""
     found = given(tmp_path, '[[rule]]\nleast = 1.2\n[[rule]]\nimplementation = "torch-*"\nleast = 1.5')
     assert found.threshold("least", implementation="torch-a", device="cpu") == 1.5
     assert found.threshold("least", implementation="jax", device="cpu") == 1.2
@@ -59,7 +59,7 @@ def test_a_threshold_holds_where_its_patterns_match(tmp_path: Path) -> None:
 
 
 def test_a_pattern_of_a_case_matches_no_workload(tmp_path: Path) -> None:
-    """A rule about cases says nothing of times."""
+    """A rule about cases does not apply to times."""
     found = given(tmp_path, '[[rule]]\ncase = "*"\nleast = 1.2')
     assert found.threshold("least", implementation="a", workload="w") == LEAST
 
@@ -84,7 +84,7 @@ def test_what_is_ignored_is_shown_and_does_not_count(tmp_path: Path, capsys: pyt
 
 
 def test_a_slower_cell_can_be_ignored(tmp_path: Path) -> None:
-    """By implementation or workload, as every other change for the worse."""
+    """It is ignored by implementation or workload, like every other change for the worse."""
     base, new = read([run(tmp_path / "a.json", 1)]), read([run(tmp_path / "b.json", 2, slow={"b": 1.25})])
     found = compare(base, new, given(tmp_path, '[[rule]]\nimplementation = "b"\nignore = ["slower"]'))
     assert found.status is Status.NOTHING_WORSE
@@ -92,7 +92,7 @@ def test_a_slower_cell_can_be_ignored(tmp_path: Path) -> None:
 
 
 def test_a_rule_that_matches_nothing_is_said(tmp_path: Path) -> None:
-    """It is misspelt, or about what is gone."""
+    """It is misspelt or out of date."""
     one = read([conformance_file(tmp_path / "a.jsonl", result("x", "c"), failed("x", "d"))])
     other = read([conformance_file(tmp_path / "b.jsonl", result("x", "c"), result("x", "d"))])
     found = compare(other, one, given(tmp_path, '[[rule]]\nimplementation = "y"\nignore = ["new failure"]'))
@@ -100,7 +100,7 @@ def test_a_rule_that_matches_nothing_is_said(tmp_path: Path) -> None:
 
 
 def test_a_rule_that_matches_is_not_said_to_match_nothing(tmp_path: Path) -> None:
-    """Also where nothing of what it is about changed: a case that stays unsupported, a cell that stays skipped."""
+    """It may match where nothing changed: a case that stays unsupported, a cell that stays skipped."""
     same = result("x", "c", Outcome.UNSUPPORTED)
     files = [
         conformance_file(tmp_path / "a.jsonl", same),
@@ -149,7 +149,7 @@ def test_a_page_and_a_comparison_judge_by_the_same_rules(
 
 
 def test_a_page_names_its_rules_and_counts_what_they_ignore(tmp_path: Path) -> None:
-    """In the answer, and in the verdict of the Markdown pages."""
+    """The answer and the verdict of the Markdown pages have both."""
     base, new = (
         read([bench_run(tmp_path / "a.json", *pages.cells())]),
         read([bench_run(tmp_path / "b.json", *pages.cells(1.5))]),

@@ -1,4 +1,4 @@
-"""Schemas: the published files are those that the types give, and a file of the bench is of its own."""
+"""Schemas: the published files are the ones that the types give, and a file of the bench keeps its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_no_schema_is_of_a_document_that_there_is_not() -> None:
 
 
 def test_a_bench_file_keeps_its_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of another format, or with a negative time, it does not."""
+    """A file of another format, or with a negative time, does not."""
     assert main(["schema", "bench"]) == 0
     schema = json.loads(capsys.readouterr().out)
     jsonschema.Draft202012Validator.check_schema(schema)

@@ -29,19 +29,19 @@ def made(*files: Path) -> str:
 
 
 def test_the_verdict_is_first_then_what_failed_then_folded_tables(tmp_path: Path) -> None:
-    """Who reads three lines knows who failed where."""
+    """A reader of three lines knows what failed where."""
     text = made(conformance_file(tmp_path / "c.jsonl", result("x", "c1"), failed("y", "c2", reason="twice the bound")))
     assert text.index("1 of 2 implementations failed") < text.index("twice the bound") < text.index("<details>")
 
 
 def test_many_failures_are_counted_not_listed(tmp_path: Path) -> None:
-    """Ten are shown, the number of the others is said."""
+    """Ten are shown, and the number of the others is given."""
     text = made(conformance_file(tmp_path / "c.jsonl", *(failed("y", f"case{at}") for at in range(25))))
     assert "15 more failed" in text
 
 
 def test_the_fastest_of_a_workload_are_named(tmp_path: Path) -> None:
-    """Three with their milliseconds, best first; one without a timing is none of them."""
+    """Three are named with their milliseconds, best first; a cell without a timing is not."""
     times = {"a": 4.0, "b": 1.0, "c": 2.0, "d": 3.0}
     cells = [cell(name, 128, median_ms=ms) for name, ms in times.items()]
     text = made(bench_file(tmp_path / "b.json", *cells, cell("e", 128, "skipped", reason="too long")))
@@ -50,7 +50,7 @@ def test_the_fastest_of_a_workload_are_named(tmp_path: Path) -> None:
 
 
 def test_times_of_a_device_by_different_clocks_are_said_to_be(tmp_path: Path) -> None:
-    """In the summary, and in the page beside its plot and its table; of one clock nothing is said."""
+    """The summary says so, and the page next to its plot and its table; for one clock there is no note."""
     clocks_of = {"a": "device events behind a held queue", "b": "wall"}
     cells = [timed(name, 128, steady(1e-3), device="cuda", clock=clock) for name, clock in clocks_of.items()]
     said = "a by the device's clock, without the launch; b by the host's clock, launch included"
@@ -61,7 +61,7 @@ def test_times_of_a_device_by_different_clocks_are_said_to_be(tmp_path: Path) ->
 
 
 def test_a_summary_stays_within_what_fits(tmp_path: Path) -> None:
-    """What would make it too long is left out, and that is said."""
+    """Parts that would make it too long are left out, with a note."""
     results = [failed(f"implementation-{at}", "c", reason="x" * 130) for at in range(400)]
     text = made(conformance_file(tmp_path / "c.jsonl", *results))
     assert len(text) < 65_536
@@ -69,7 +69,7 @@ def test_a_summary_stays_within_what_fits(tmp_path: Path) -> None:
 
 
 def test_an_outcome_is_said_in_the_terminal_s_words(tmp_path: Path) -> None:
-    """Everywhere on the pages; the tables that programs read keep the name of the result files."""
+    """Pages use them everywhere; the tables that programs read keep the name of the result files."""
     deviating = result("x", "c1", Outcome.KNOWN_DEVIATION, reason="as recorded")
     model = Model(read([conformance_file(tmp_path / "c.jsonl", deviating)]), clauses())
     for text in (summary.page(model), page.page(model)):
@@ -82,7 +82,7 @@ def test_an_outcome_is_said_in_the_terminal_s_words(tmp_path: Path) -> None:
 
 
 def test_an_envelope_is_one_readable_line_of_each_implementation(tmp_path: Path) -> None:
-    """In every page, with where it differs from what is declared; not among the settings, and no text of Python."""
+    """Every page has it, with its disagreements; it is not among the settings, and not in Python's syntax."""
     header = [
         {
             "implementation": "x",
@@ -113,7 +113,7 @@ def test_an_envelope_that_is_no_envelope_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_known_deviation_of_the_bench_is_no_invalid_cell(tmp_path: Path) -> None:
-    """It is counted and named apart, by its clause where its time would stand, with its record among the reasons."""
+    """It is counted and named separately, with its clause in place of its time, and its record among the reasons."""
     one = cell("x", 128, "known-deviation", clause="SDPA-10", reason="no kernel [the-record]")
     model = Model(read([bench_file(tmp_path / "b.json", cell("y", 128, median_ms=1.0), one)]), clauses())
     whole = page.page(model)

@@ -48,7 +48,7 @@ def test_the_most_serious_outcome_decides_the_symbol() -> None:
 
 
 def test_side_effects_are_text() -> None:
-    """As clauses and profiles are, and no Python."""
+    """They are joined like clauses and profiles, not in Python's syntax."""
     frame = tables.conformance(
         [result("x", "c1", side_effects=("prints: 1 byte", "threads: 1 → 2")), result("x", "c2")]
     )
@@ -56,7 +56,7 @@ def test_side_effects_are_text() -> None:
 
 
 def test_profiles_met_are_those_of_every_passed_case() -> None:
-    """One case that keeps a looser bound only decides, dtype by dtype."""
+    """One case that keeps only a looser bound decides, dtype by dtype."""
     frame = tables.conformance(
         [
             result("x", "c1", share=0.5, meets=("wide", "fused", "storage"), dtype="float16"),
@@ -77,7 +77,7 @@ def test_an_infinite_share_of_a_failure_is_kept_apart() -> None:
 
 
 def test_devices_are_rows_of_their_own() -> None:
-    """What holds on one device says nothing of another."""
+    """Results on one device say nothing about another."""
     frame = tables.conformance([result("x", "c1"), failed("x", "c1", device="cuda")])
     table = tables.implementations(frame)
     assert list(zip(table["device"], table["failed"], strict=True)) == [("cpu", 0), ("cuda", 1)]
@@ -114,7 +114,7 @@ def test_lengths_are_columns_and_the_fastest_at_the_longest_is_first() -> None:
 
 
 def test_untimed_cells_of_one_kind_of_reason_are_one_row() -> None:
-    """The lengths are listed, the first's reason is given."""
+    """The lengths are listed, with the first reason."""
     over = "over the time budget: predicted {} s"
     left = [cell("x", 128, "skipped", reason=over.format(6)), cell("x", 256, "skipped", reason=over.format(24))]
     table = tables.untimed(tables.bench(left))

@@ -1,4 +1,4 @@
-"""The HTML page of a history and the schema of its data: what is in them, without a browser."""
+"""The HTML page of a history and the schema of its data, tested without a browser."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from attention_conformance.reports.tests.pages import HOSTILE
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the command writes of the small history."""
+    """The folder that the command writes for the small history."""
     folder = tmp_path_factory.mktemp("trend")
     assert main(["history", str(trends.folder(folder / "in")), "-o", str(folder / "out")]) == 0
     return folder / "out"
@@ -39,7 +39,7 @@ def data(text: str) -> Any:
 
 
 def test_the_json_keeps_its_schema(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What ``schema history`` prints is valid, knows every outcome, and holds for a history with all there is."""
+    """The schema that is printed is valid, knows every outcome, and holds for a history with every part."""
     assert main(["schema", "history"]) == 0
     schema = json.loads(capsys.readouterr().out)
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -53,7 +53,7 @@ def test_the_json_keeps_its_schema(written: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize(("place", "value"), [("median", -1.0), ("when", None), ("low", "1")])
 def test_the_schema_refuses_what_is_no_history(written: Path, place: str, value: object) -> None:
-    """A negative time, a run without a date and an interval that is text are not of the schema."""
+    """A negative time, a run without a date and an interval that is text break the schema."""
     found = json.loads((written / "history.json").read_text())
     found["series"][0]["points"][0][place] = value
     with pytest.raises(jsonschema.ValidationError):
@@ -68,7 +68,7 @@ def test_names_are_text(written: Path) -> None:
 
 
 def test_every_run_is_in_the_data_with_its_interval_and_versions(written: Path) -> None:
-    """Of two cells, with the change where it was planted."""
+    """The runs of two cells are there, with the change where it was planted."""
     frames = data((written / "history.html").read_text())["frames"]
     assert frames["points"]["length"] == 2 * trends.RUNS
     assert None not in frames["points"]["columns"]["low"]
@@ -79,7 +79,7 @@ def test_every_run_is_in_the_data_with_its_interval_and_versions(written: Path) 
 
 
 def test_changes_that_an_answer_does_not_name_are_a_click_away(written: Path, tmp_path: Path) -> None:
-    """Behind the five that are named stands how many there are, and a link to where they are."""
+    """The number of the others, with a link to them, follows the five that are named."""
     found = history(trends.folder(tmp_path))
     many = pd.concat([changes(found)] * 7, ignore_index=True)
     for answer in html.questions(found, many)[:2]:
@@ -89,14 +89,14 @@ def test_changes_that_an_answer_does_not_name_are_a_click_away(written: Path, tm
 
 
 def test_a_folder_without_changes_says_so(tmp_path: Path) -> None:
-    """And has no table of them."""
+    """It also has no table of changes."""
     text = html.page(history(trends.folder(tmp_path, slow=False)))
     assert text.count(html.NOTHING) == 3
     assert 'id="steps"' not in text
 
 
 def test_what_was_refused_is_counted_and_named(written: Path) -> None:
-    """Of 34 files one is damaged; the page and the Markdown say so in the same words."""
+    """One of 34 files is damaged; the page and the Markdown say so in the same words."""
     for name in ("history.html", "history.md"):
         text = (written / name).read_text()
         assert "34 files were found, 33 used, 1 refused." in text
@@ -104,7 +104,7 @@ def test_what_was_refused_is_counted_and_named(written: Path) -> None:
 
 
 def test_a_trend_has_an_address_of_its_own() -> None:
-    """Names that differ in what an address cannot have, or only in the machine, have different ones."""
+    """Names that differ only in characters that an address cannot have, or in the machine, have different ones."""
     key = ("a b", "cpu", "float32", "w")
     found = {html.anchor(key, "m"), html.anchor(("a-b", *key[1:]), "m"), html.anchor(key, "n")}
     assert len(found) == 3
@@ -121,7 +121,7 @@ def test_what_was_planted_in_a_long_history_is_found(tmp_path: Path) -> None:
 def test_a_missing_library_is_named_with_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one sentence, and nothing is written."""
+    """One sentence names it, and nothing is written."""
     monkeypatch.setitem(sys.modules, "ruptures", None)
     assert main(["history", str(trends.folder(tmp_path / "in")), "-o", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == "error: history needs ruptures: pip install 'attention-conformance[reports]'\n"

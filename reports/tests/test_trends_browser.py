@@ -1,4 +1,4 @@
-"""The HTML page of a history in a real browser: it works from a file alone."""
+"""The HTML page of a history in a real browser: it works from a single file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLOWER = ".trend:has-text('quick')"
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A Chromium that is installed."""
+    """An installed Chromium."""
     with launched() as one:
         yield one
 
@@ -58,7 +58,7 @@ def test_it_opens_from_a_file_without_an_error_or_a_request(opened: Opened, addr
 
 @pytest.mark.parametrize(("across", "field"), [(0, "time"), (1, "run"), (2, "version")])
 def test_the_plots_are_valid_vega_lite(opened: Opened, across: int, field: str) -> None:
-    """By the schema of the version that draws them, across dates, runs and versions."""
+    """They match the schema of the version that draws them, across dates, runs and versions."""
     opened.page.locator("#across").select_option(index=across)
     opened.page.wait_for_function(
         f"JSON.stringify(document.querySelector('.drawing').spec).includes('\"field\":\"{field}\"')"
@@ -69,7 +69,7 @@ def test_the_plots_are_valid_vega_lite(opened: Opened, across: int, field: str) 
 
 
 def test_the_change_is_in_the_table_and_marked_in_its_plot_alone(opened: Opened) -> None:
-    """With new ÷ old, which is known; the other cell has no mark."""
+    """The mark has new ÷ old, which is known; the other cell has no mark."""
     assert opened.page.locator("#steps tbody td").first.inner_text() == f"✗ slower {RATIO}"
     assert RATIO in opened.page.locator(SLOWER).locator("svg.marks").text_content()
     others = opened.page.locator(".trend").filter(has_not_text="quick")
@@ -77,7 +77,7 @@ def test_the_change_is_in_the_table_and_marked_in_its_plot_alone(opened: Opened)
 
 
 def test_a_change_leads_to_its_plot(opened: Opened) -> None:
-    """By a link whose address can be sent."""
+    """The address of its link can be sent."""
     opened.page.locator("#steps tbody th a").click()
     opened.page.wait_for_timeout(300)
     assert "#trend-quick-" in opened.page.url
@@ -86,7 +86,7 @@ def test_a_change_leads_to_its_plot(opened: Opened) -> None:
 
 
 def test_trends_go_across_versions_too(opened: Opened) -> None:
-    """Of a library that had several; then the axis has them."""
+    """A library with several versions can be chosen; then the axis has its versions."""
     assert opened.page.locator("#across option").all_inner_texts()[2:] == ["versions of torch"]
     opened.page.locator("#across").select_option(index=2)
     marks = opened.page.locator(SLOWER).locator("svg.marks")

@@ -22,7 +22,7 @@ RUNS, SLOW_FROM, RATIO = 30, 18, 1.3
 
 
 def folder(path: Path, *, slow: bool = True) -> Path:
-    """A run a day of two cells, one of a hostile name; the other is slower from one of them on, with a version."""
+    """A run of two cells each day, one with a hostile name; the other is slower from one day on, with a version."""
     path.mkdir(parents=True, exist_ok=True)
     for day in range(RUNS):
         later = slow and day >= SLOW_FROM

@@ -1,4 +1,4 @@
-"""What it costs that freed memory goes back to the system."""
+"""Tests of the cost of returning freed memory to the system."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FEW = 300
     allocator.description() != "stays with the process", reason="another C library, or variables that are set"
 )
 def test_a_process_that_keeps_its_memory_takes_few_pages() -> None:
-    """A row for each call, with times of both kinds of processes; where memory is kept there are few page faults."""
+    """Each call has a row with times of both kinds of processes; where memory is kept there are few page faults."""
     found = measured(study.measure, processes=1, seconds=0.02)
     rows = [[cell.strip() for cell in row.split("|")] for row in study.table(found).splitlines()]
     rows = rows[2 : 2 + len(study.CALLS)]

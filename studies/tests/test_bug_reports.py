@@ -10,7 +10,7 @@ from studies.causes import CAUSES
 
 
 def test_what_names_no_cause_is_wrong() -> None:
-    """However true it may be of another function."""
+    """It is wrong even if it is true of another function."""
     report = next(each for each in REPORTS if each.function == "lse_base_two")
     row = graded(report, ["“lse in base 2”", "“key lengths ignored”"], 6)
     assert (row["named"], row["wrong"]) == (["“lse in base 2”"], ["“key lengths ignored”"])
@@ -23,7 +23,7 @@ def test_a_function_that_fails_no_case_is_not_counted() -> None:
 
 
 def test_reports_are_of_no_earlier_set() -> None:
-    """Each has a function, a thread of its own that no cause of the other sets has, and words that are not in all."""
+    """Each has a function, a thread that no cause of the other sets has, and words that are not in all explanations."""
     threads = {report.thread for report in REPORTS}
     assert len(threads) == len(REPORTS) >= 20
     assert not threads & {cause.where for cause in CAUSES}
@@ -32,7 +32,7 @@ def test_reports_are_of_no_earlier_set() -> None:
 
 
 def test_both_runs_are_on_the_page() -> None:
-    """What was said at first stays beside what is said now."""
+    """The first run's diagnosis stays next to the present one."""
     row = {"function": "lse_base_two", "failed": 6, "named": [], "wrong": ["“another”"]}
     now = {"function": "lse_base_two", "failed": 6, "named": ["“lse in base 2”"], "wrong": []}
     text = table(

@@ -26,7 +26,7 @@ BEGIN = "<!-- figures: python -m studies count --page -->\n"
 
 
 def test_the_numbers_are_kept_and_printed(study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What stood between the marks is replaced; the rest of the page is left alone."""
+    """The text between the marks is replaced; the rest of the page is unchanged."""
     assert study.main(["--count", "7", "--page", "-o", str(tmp_path / "out.json")]) == 0
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == f"before\n{BEGIN}| 7 |\n{END}after\n{END}"
     assert capsys.readouterr().out == "| 7 |\n"
@@ -36,7 +36,7 @@ def test_the_numbers_are_kept_and_printed(study: Study, tmp_path: Path, capsys: 
 
 
 def test_a_page_that_was_edited_differs(study: Study, tmp_path: Path) -> None:
-    """The block of the file is not in it any more, which is how a test of a page fails."""
+    """The block of the file is no longer in it, so the test of the page fails."""
     study.main(["--count", "7", "--page"])
     ((page, begin, block),) = study.blocks()
     assert begin + block in page.read_text(encoding="utf-8")
@@ -55,7 +55,7 @@ def test_a_page_without_a_place_is_an_error(study: Study, tmp_path: Path, text: 
 
 @pytest.mark.parametrize(("renamed", "now"), [(cores.STUDY, "--batches"), (steps.STUDY, "--rounds")])
 def test_a_renamed_option_says_its_new_name(renamed: Study, now: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """And nothing is measured."""
+    """Nothing is measured."""
     with pytest.raises(SystemExit) as ended:
         renamed.main(["--turns", "3"])
     assert ended.value.code == 2

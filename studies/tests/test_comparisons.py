@@ -1,4 +1,4 @@
-"""Comparisons of real runs: what is kept of them, and that the figures tell a rule that is blind or wild from ours."""
+"""Comparisons of real runs: what is kept of them, and that the figures distinguish a blind or wild rule from ours."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NAMES = [f"{kind}-{at}" for kind in ("torch", "jax") for at in range(4)]
 
 
 def run(seed: int, cell: float = 0.005, noise: float = 0.01, names: Sequence[str] = NAMES) -> dict[str, Any]:
-    """What is kept of a run of implementations, eight unless they are named, on five workloads."""
+    """The kept record of a run of implementations, eight unless they are named, on five workloads."""
     rng = np.random.default_rng(seed)
     machine, found = 0.02 * rng.normal(), {}
     for who in names:
@@ -58,7 +58,7 @@ QUIET = [run(seed) for seed in range(12)]
 
 
 def test_what_is_kept_of_a_file_is_what_a_comparison_takes(tmp_path: Path) -> None:
-    """The level of each process run, by name, in microseconds to five places; the peaks as factors of time."""
+    """It has the level of each process run, by name, in microseconds to five digits; the peaks as factors of time."""
     path = bench_run(tmp_path / "a.json", timed("x", 128, steady(1e-3)), peaks=[peak(flops=1e11)])
     slow = bench_run(tmp_path / "b.json", timed("x", 128, steady(2e-3)), peaks=[peak(flops=5e10)])
     one, other = kept(path), kept(slow)
@@ -70,7 +70,7 @@ def test_what_is_kept_of_a_file_is_what_a_comparison_takes(tmp_path: Path) -> No
 
 
 def test_a_series_goes_on_after_a_run_that_was_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bench refuses a checkpoint that is in its way, so what the run left is gone before it is made again."""
+    """The bench refuses an existing checkpoint, so that of the interrupted run is removed before it is repeated."""
     left = tmp_path / "idle" / "001.json.checkpoint.jsonl"
     left.parent.mkdir()
     left.write_text("{}\n")
@@ -88,7 +88,7 @@ def test_a_neighbour_ends_with_its_parent() -> None:
 
 
 def test_quiet_runs_have_the_figures_that_are_aimed_at() -> None:
-    """Nothing false, cells the same, intervals that cover, and what is injected found."""
+    """There is no false finding, cells are the same, intervals cover, and injected changes are found."""
     found = rates(QUIET[:6])
     assert found["false"] == 0
     assert found["same"] > 0.9
@@ -106,7 +106,7 @@ def test_wild_runs_do_not() -> None:
 
 
 def test_what_is_falsely_called_changed_is_named() -> None:
-    """By the pairs of runs: an implementation that one run has slower is so beside each other one, and nothing else."""
+    """An implementation that is slower in one run is named for its pairs with the other runs, and nothing else is."""
     slow = {name: [[2 * one for one in runs] for runs in levels] for name, levels in QUIET[1]["cells"].items()}
     strange = {**QUIET[1], "cells": QUIET[1]["cells"] | {n: slow[n] for n in slow if n.startswith("jax-2 ")}}
     assert falsely(QUIET[:3]) == {}
@@ -115,7 +115,7 @@ def test_what_is_falsely_called_changed_is_named() -> None:
 
 @pytest.mark.parametrize("moves", [0.0, 0.03])
 def test_luck_is_what_cells_move_by_beyond_their_process_runs(moves: float) -> None:
-    """Of a difference of two runs, in which it is twice; of implementations with two cells."""
+    """It is that of a difference of two runs, which contains it twice; implementations have two cells."""
     runs = [run(seed, cell=moves) for seed in range(8)]
     two = [{**one, "cells": {n: v for n, v in one["cells"].items() if n.endswith(("w0", "w1"))}} for one in runs]
     of_cell, of_implementation = luck(two)
@@ -124,7 +124,7 @@ def test_luck_is_what_cells_move_by_beyond_their_process_runs(moves: float) -> N
 
 
 def test_what_is_lengthened_is_lengthened_alone() -> None:
-    """Of an implementation all cells, of a cell one; the base stays."""
+    """All cells of an implementation are lengthened, or one cell; the base stays."""
     before = cells(QUIET[0], QUIET[1])
     for what, count in (("an implementation", 5), ("a cell", 1)):
         which = target(before, what, 3)
@@ -136,7 +136,7 @@ def test_what_is_lengthened_is_lengthened_alone() -> None:
 
 
 def test_a_library_that_changed_hides_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fifth of the implementations is of it; a rule that takes that for luck calls few of the others the same."""
+    """It has a fifth of the implementations; a rule that takes that for luck calls few of the others the same."""
     names = [f"{kind}-{at}" for kind, count in COUNTS.items() for at in range(count)]
     many = [run(seed, names=names) for seed in range(4)]
     found, same, others = library(many)
@@ -147,7 +147,7 @@ def test_a_library_that_changed_hides_nothing_of_the_others(monkeypatch: pytest.
 
 
 def test_a_history_of_quiet_runs_has_the_steps_that_are_injected() -> None:
-    """And few others; of fewer runs nothing is said."""
+    """It has few others; for fewer runs there is no result."""
     found = series(QUIET)
     assert found["without"] <= 1
     for hit, other in found["injected"]:
@@ -157,7 +157,7 @@ def test_a_history_of_quiet_runs_has_the_steps_that_are_injected() -> None:
 
 
 def test_a_history_of_runs_of_which_half_are_of_another_machine_has_changes() -> None:
-    """What a history has without a step is counted: cells that moved by themselves."""
+    """Changes without an injected step are counted: cells that moved by themselves."""
     wild = [*QUIET[:6], *(run(seed, cell=0.2) for seed in range(6, 12))]
     shift = np.random.default_rng(0).normal(scale=0.3, size=len(wild[0]["cells"]))
     for one in wild[6:]:
@@ -167,7 +167,7 @@ def test_a_history_of_runs_of_which_half_are_of_another_machine_has_changes() ->
 
 
 def test_runs_of_another_host_are_counted_by_what_is_called_changed() -> None:
-    """Everything, where no yardstick says so; an implementation, where the others stayed; or nothing."""
+    """It is everything, where no yardstick moved; an implementation, where the others stayed; or nothing."""
     assert between(QUIET[:2], QUIET[2:4]) == [4, 0, 0]
     faster, one = ([{**each, "cells": dict(each["cells"])} for each in QUIET[2:4]] for _ in range(2))
     for each in faster:
@@ -180,7 +180,7 @@ def test_runs_of_another_host_are_counted_by_what_is_called_changed() -> None:
 
 
 def test_the_real_runs_that_are_kept_have_no_more_false_findings_than_promised() -> None:
-    """Of the pairs of each machine at most 1 % have any, and intervals cover."""
+    """At most 1 % of the pairs of each machine have any, and intervals cover."""
     for found in STUDY.kept()["results"].values():
         assert found["rates"]["false"] <= 0.01
         assert found["rates"]["covered"] > 0.92

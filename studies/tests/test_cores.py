@@ -1,4 +1,4 @@
-"""By how much the core that a batch begins on decides."""
+"""Tests of the effect of the core that a batch begins on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCHES = [[core, (1.5 if core and index < 4 else 1.0) * 1e-3] for index in rang
 
 
 def test_a_slow_core_is_seen_between_two_batches() -> None:
-    """Batches on one core do not differ; of those on two every third differs by half, so the median one does not."""
+    """Batches on one core do not differ; consecutive batches on two cores differ by half."""
     one, two = cores.differences(BATCHES[:16])
     assert one == 0
     assert two == pytest.approx(0.5)
@@ -27,14 +27,14 @@ def test_a_slow_core_is_seen_between_two_batches() -> None:
 
 
 def test_of_one_core_nothing_can_be_said_of_two() -> None:
-    """The share is no number rather than zero."""
+    """The difference is NaN and not zero."""
     one, two = cores.differences([[0, 1e-3]] * 8)
     assert one == 0
     assert math.isnan(two)
 
 
 def test_the_table_has_the_stretches_of_each_core() -> None:
-    """Six medians one after the other, in milliseconds."""
+    """Each core has six medians in order, in milliseconds."""
     found = measured(lambda: {"cells": [{"cell": "mine", "batches": BATCHES}]})
     lines = cores.table(found).splitlines()
     assert lines[2] == "| mine | 0 | 1 · 1 · 1 · 1 · 1 · 1 |"
@@ -42,7 +42,7 @@ def test_the_table_has_the_stretches_of_each_core() -> None:
 
 
 def test_every_batch_has_its_core() -> None:
-    """Two batches on each core, and then the next one's."""
+    """Two batches run on each core, and then on the next."""
     processes = Processes(usable_cores())
     try:
         found = cores.batches_of(cell(attention, "prefill-b1h2d8s16"), processes, Plan(seconds=0.01, limit=60), 8)

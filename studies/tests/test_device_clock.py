@@ -15,13 +15,13 @@ pytest.importorskip("torch")
 
 
 def cell(workload: str, name: str, **fields: Any) -> dict[str, Any]:
-    """A cell as it is measured."""
+    """A measured cell."""
     times = {kind: [2e-5, 1e-5, 4e-5] for kind in ("idle", "held", "graph", "cold", "do_bench")}
     return {"workload": workload, "name": name, "share_held": 0.5, **times, **fields}
 
 
 def test_a_line_has_the_median_and_the_ends_of_the_batches() -> None:
-    """In microseconds, workloads in the order of the study; what was skipped has none, nor has no graph a time."""
+    """Lines are in microseconds, in the study's order; a skipped cell has none, and a missing graph has no time."""
     last, first = device_clock.WORKLOADS[-1], device_clock.WORKLOADS[0]
     found = {
         "cells": [cell(last, "a"), cell(first, "b", graph=[]), {"workload": first, "name": "c", "skipped": "no"}],
@@ -39,7 +39,7 @@ def test_a_line_has_the_median_and_the_ends_of_the_batches() -> None:
 
 
 def test_without_a_gpu_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sentence, and no table of zeros."""
+    """The study ends with one sentence, and not with a table of zeros."""
     monkeypatch.setattr(backend(Framework.TORCH), "devices", lambda: ("cpu",))
     with pytest.raises(Unfit, match="no GPU"):
         device_clock.measure()

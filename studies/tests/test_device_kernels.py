@@ -1,4 +1,4 @@
-"""Kernels of devices: what counts as declared, and what the page's numbers promise."""
+"""Kernels of devices: which cases count as declared, and what the page's numbers promise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WITH, WITHOUT = "causal-square", "plain"
 
 
 def test_what_was_refused_at_a_call_counts_as_not_judged() -> None:
-    """But a keyword that an adapter has not, and a case without what every call of the kernel has, are not declared."""
+    """Cases with a keyword that the adapter lacks, or without one that the kernel always needs, are not declared."""
     assert "is_causal" in case_named(WITH).keywords
     assert "is_causal" not in case_named(WITHOUT).keywords
     results: list[list[Any]] = [
@@ -33,7 +33,7 @@ def test_what_was_refused_at_a_call_counts_as_not_judged() -> None:
 
 
 def test_every_kernel_of_the_page_is_judged_on_most_of_what_it_declares() -> None:
-    """Twelve kernels or more, each on 80 % of the cases, in five minutes of a processor."""
+    """Twelve kernels or more are judged, each on 80 % of the cases, in five minutes of a processor."""
     kept = STUDY.kept()["kernels"]
     judged = [kernel for kernel in KERNELS if kernel.name in kept]
     assert len(judged) >= 12
@@ -43,7 +43,7 @@ def test_every_kernel_of_the_page_is_judged_on_most_of_what_it_declares() -> Non
 
 
 def test_every_kernel_has_its_adapter() -> None:
-    """A function of the file that its name says."""
+    """It is a function in the file that its name says."""
     for kernel in KERNELS:
         module, function = kernel.name.split(":")
         assert f"\ndef {function}(" in (ROOT / "impls" / "kernels" / f"{module}.py").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The study of the diagnosis: a cause is named by its own words alone, and everything else that is said is wrong."""
+"""The study of the diagnosis: a cause is named only by its own words, and every other explanation is wrong."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def found(*names: str) -> Found:
 
 
 def test_a_cause_is_named_by_its_words() -> None:
-    """Of two causes one is."""
+    """One of two causes is named."""
     one = graded("causal_and_scale", found("scale-of-model-width"))
     assert [bool(cause["named"]) for cause in one["causes"]] == [True, False]
     assert one["wrong"] == []
 
 
 def test_what_names_no_cause_is_wrong() -> None:
-    """However true it may be of another function."""
+    """It is wrong even if it is true of another function."""
     one = graded("modulo_heads", found("causal-bottom-right", "heads-tiled"))
     assert one["wrong"] == ["“causal mask aligned bottom-right” (0)"]
     assert counted([one], 0) == (1, 1, 1, 2)
@@ -45,14 +45,14 @@ def test_a_cause_seen_after_is_not_counted() -> None:
 
 
 def test_every_cause_has_a_function_and_words() -> None:
-    """And none says what every explanation says."""
+    """No words fit every explanation."""
     assert {cause.function for cause in CAUSES} <= {name for module in MODULES for name in vars(module)}
     assert not [cause for cause in CAUSES if re.search(cause.says, "“inputs of unequal dtype accepted”")]
     assert len([cause for cause in CAUSES if not cause.after]) >= 40
 
 
 def test_a_held_out_function_is_counted_apart() -> None:
-    """Its cause is none of those on which the diagnosis was mended, and a function is wholly of one kind."""
+    """The diagnosis was not improved on its cause, and all causes of a function are of one kind."""
     one = graded("nemo", found("causal-bottom-right"))
     assert counted([one], 0) == (0, 0, 0, 0)
     assert counted([one], 1) == (1, 0, 1, 1)
@@ -61,7 +61,7 @@ def test_a_held_out_function_is_counted_apart() -> None:
 
 
 def test_the_second_set_is_of_other_libraries() -> None:
-    """As many causes as a figure needs, of many functions; the module of each set has its functions."""
+    """It has enough causes for a figure, of many functions; the module of each set has its functions."""
     second = {cause.function for cause in CAUSES if cause.held_out == 2}
     assert len(second) >= 18
     assert len([cause for cause in CAUSES if cause.held_out == 2 and not cause.after]) >= 40
@@ -71,7 +71,7 @@ def test_the_second_set_is_of_other_libraries() -> None:
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Numbers of a held-out function whose first run said something else than its last, and of one looked at before."""
+    """Numbers of a held-out function whose first run differs from its last, and of a function looked at before."""
     rows = {
         "first": [graded("nemo", found("causal-bottom-right"))],
         "functions": [graded("modulo_heads", found("heads-tiled")), graded("nemo", found())],
@@ -82,7 +82,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_the_first_run_of_a_held_out_function_stays(kept: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """And that of one which is new is its first; a function that was looked at before has none."""
+    """The run of a new one is its first; a function that was looked at before has none."""
     monkeypatch.setattr(diagnosis, "examined", lambda _: found("bias-ignored"))
     measured = diagnosis.measure(["nemo", "palm", "modulo_heads"])
     said = {row["function"]: row["wrong"] for row in measured["first"]}
@@ -91,7 +91,7 @@ def test_the_first_run_of_a_held_out_function_stays(kept: dict[str, Any], monkey
 
 
 def test_a_function_without_its_package_keeps_its_row(kept: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the version of that run; one that has no row is refused."""
+    """The row has the version of that run; a function without a row is refused."""
 
     def absent(_: Any) -> Found:
         raise Unfit("no package")
@@ -120,7 +120,7 @@ def test_both_runs_of_a_held_out_function_are_on_the_page(kept: dict[str, Any]) 
 
 @pytest.mark.slow(5)
 def test_a_mechanism_is_diagnosed() -> None:
-    """From the small cases of its operator."""
+    """It is diagnosed from the small cases of its operator."""
     one = graded("clamped_head", examined(library_functions.clamped_head))
     assert [cause["named"] for cause in one["causes"]] == [["“query head h reads key head min(h, Hkv − 1)”"]]
     assert one["passed"] > one["failed"] > 0
@@ -128,7 +128,7 @@ def test_a_mechanism_is_diagnosed() -> None:
 
 @pytest.mark.slow(5)
 def test_right_attention_has_no_causes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing fails, so nothing is said."""
+    """Nothing fails, so there is no explanation."""
 
     def right(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
         return FAULTS["mask-ignored"].make()(q, k, v)

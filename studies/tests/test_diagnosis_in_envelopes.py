@@ -1,4 +1,4 @@
-"""Diagnosis within envelopes: which are measured, and what is kept of the others."""
+"""Diagnosis within envelopes: which ones are measured, and what is kept of the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _published(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_envelope_is_measured_and_others_stay() -> None:
-    """In the order of the envelopes, whichever was named."""
+    """Rows are in the order of the envelopes, whichever was named."""
     found = study.measure(1, ["static"])["envelopes"]
     assert found[0] == {"envelope": "anything", "faults": 9}
     assert found[1]["envelope"] == "static"
@@ -39,12 +39,12 @@ def test_an_envelope_is_measured_and_others_stay() -> None:
 
 
 def test_without_one_all_that_are_published_are_measured() -> None:
-    """Nothing that was kept stays."""
+    """No kept row stays."""
     assert [row["faults"] for row in study.measure(1, [])["envelopes"]] == [2, 2]
 
 
 def test_an_envelope_without_a_matrix_is_refused() -> None:
-    """With its name; and so is another share of the faults than what is kept has."""
+    """The sentence has its name; another share of the faults than the kept one is refused too."""
     with pytest.raises(Unfit, match="no kill matrix is published of elsewhere"):
         study.measure(1, ["elsewhere"])
     with pytest.raises(Unfit, match="what is kept is of every 1th fault"):

@@ -13,7 +13,7 @@ from studies.common import Unfit
 
 
 def test_a_fault_that_is_named_is_first() -> None:
-    """By its own name."""
+    """It is named by its own name."""
     found = study.named(FAULTS["alibi-ignored"])
     assert found["first"]
     assert found["failed"] > 1
@@ -21,12 +21,12 @@ def test_a_fault_that_is_named_is_first() -> None:
 
 @pytest.mark.parametrize("said", [[], [SimpleNamespace(faults=(FAULTS["causal-bottom-right"],), title="", names=())]])
 def test_a_fault_that_another_one_is_said_for_is_not(said: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is one of which nothing is said."""
+    """A fault without an explanation is not first either."""
     monkeypatch.setattr(study, "diagnose", lambda *_, **__: said)
     assert not study.named(FAULTS["alibi-ignored"])["first"]
 
 
 def test_a_clause_that_the_page_has_not_is_refused() -> None:
-    """Its faults would be in the numbers and not in the page."""
+    """The clause's faults would be in the numbers and not in the page."""
     with pytest.raises(Unfit, match="no faults of SDPA-1"):
         study.measure(["SDPA-1"])

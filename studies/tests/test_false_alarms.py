@@ -14,7 +14,7 @@ from studies import false_alarms
 
 
 def test_problems_are_the_same_again_and_at_the_sizes_of_kernels() -> None:
-    """In three dtypes."""
+    """They are in three dtypes."""
     for index in range(12):
         (one, dtype), (other, _) = false_alarms.problem(index), false_alarms.problem(index)
         assert one.inputs(dtype).q.tobytes() == other.inputs(dtype).q.tobytes()
@@ -23,20 +23,20 @@ def test_problems_are_the_same_again_and_at_the_sizes_of_kernels() -> None:
 
 
 def test_every_variant_judges_in_turn() -> None:
-    """Of those that have the dtype."""
+    """Only variants that have the dtype judge."""
     met = {name for index in range(24) for name in false_alarms.judged_by(index, "float16", 1)}
     assert met == set(CORRECT)
     assert "storage" not in {name for index in range(24) for name in false_alarms.judged_by(index, "float32", 1)}
 
 
 def test_correct_variants_raise_no_alarm() -> None:
-    """Over the first problems."""
+    """They raise none over the first problems."""
     found = false_alarms.measure(24, 2, 60.0)
     assert (found["problems"], found["alarms"]) == (24, [])
 
 
 def test_a_run_goes_on_behind_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept counts, an alarm among it, and is not judged again."""
+    """Kept problems and alarms count, and are not judged again."""
     kept = {"problems": 20, "counts": {"tiles": {"float32": 7}}, "alarms": [[3, "float32", "tiles", "why"]]}
     monkeypatch.setattr(false_alarms, "STUDY", SimpleNamespace(kept=lambda: kept))
     found = false_alarms.measure(24, 1, 60.0, more=True)
@@ -52,7 +52,7 @@ def test_a_wrong_one_would_be_seen() -> None:
 
 
 def test_the_published_figures_have_no_alarm() -> None:
-    """And say how many problems there were."""
+    """They also say how many problems there were."""
     found = false_alarms.STUDY.kept()
     assert found["alarms"] == []
     assert f"{found['problems']:,} random problems" in false_alarms.table(found)

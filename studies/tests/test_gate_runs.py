@@ -17,7 +17,7 @@ from studies.common import Unfit
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file of runs, of a gate that rejects everything for one reason."""
+    """A file of runs, with a gate that rejects everything for one reason."""
 
     class Rejection:
         verdict, seed = "rejected", 7
@@ -34,7 +34,7 @@ def run(work: Path, **changes: Any) -> dict[str, Any]:
 
 
 def test_runs_are_counted_by_candidate(work: Path) -> None:
-    """With the kinds of their reasons, and how often a reason had the words of the record."""
+    """The counts have the kinds of reasons, and how often a reason had the words of the record."""
     found = run(work)["candidates"]
     assert found["zeros"]["verdicts"] == {"rejected": 2}
     assert found["zeros"]["kinds"] == {"value": 2}
@@ -63,7 +63,7 @@ def test_runs_of_other_code_do_not_count(work: Path) -> None:
 def test_runs_are_added_to_those_that_are_kept_and_none_counts_twice(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the version of the gate that each was of; older ones have none."""
+    """Each has the version of its gate; older ones have none."""
     kept = run(work, runs=1) | {"neighbours": 2}
     for one in kept["candidates"].values():
         del one["gates"]
@@ -86,7 +86,7 @@ def test_runs_are_added_to_those_that_are_kept_and_none_counts_twice(
     ],
 )
 def test_a_version_of_the_gate_is_of_what_its_sources_do(new: str, same: bool, tmp_path: Path) -> None:
-    """Not of comments, docstrings and annotations."""
+    """It does not depend on comments, docstrings and annotations."""
     folders = []
     for name, text in (("a", "def f(x):\n    return 2 * x\n"), ("b", new)):
         folders.append(tmp_path / name)
@@ -117,7 +117,7 @@ def test_every_candidate_was_run_and_none_was_decided_wrongly() -> None:
 @pytest.mark.slow(15)
 @pytest.mark.parametrize("part", gate_transcripts.SHOWN)
 def test_the_page_has_what_the_gate_prints(part: str) -> None:
-    """By the seed that stands in it; times are of another run."""
+    """The output is repeated with the seed in it; times are of another run."""
     if gate_transcripts.candidate(gate_transcripts.SHOWN[part]).framework == "torch":
         pytest.importorskip("torch")
     kept = gate_transcripts.STUDY.kept()["transcripts"][part]

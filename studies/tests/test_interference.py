@@ -1,4 +1,4 @@
-"""The figures that the documents quote about taking turns, on a call of a few microseconds."""
+"""The figures that the documents quote about taking turns, tested on a call of a few microseconds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def attention(q: Any, k: Any, v: Any) -> np.ndarray:
 
 
 def spins(q: Any, k: Any, v: Any) -> np.ndarray:
-    """Attention, which leaves a thread behind that works on, as libraries' pools do."""
+    """Attention that leaves a working thread behind, as libraries' pools do."""
     if not SPINNING:
         SPINNING.append(threading.Thread(target=work, daemon=True))
         SPINNING[0].start()
@@ -40,7 +40,7 @@ SPINNING: list[threading.Thread] = []
 
 
 def work() -> None:
-    """For ever."""
+    """Work forever."""
     while True:
         sum(range(1000))
 
@@ -59,7 +59,7 @@ def in_process(function: Any, process: str) -> Cell:
 
 @pytest.mark.slow(1)
 def test_every_cell_has_batches_in_every_way() -> None:
-    """As many as asked, of cells whose libraries have processes of their own, and the others' share of a core."""
+    """There are as many as requested, for cells with processes of their own, and the others' share of a core."""
     one, other = (in_process(attention, name) for name in ("one", "other"))
     found = Experiment([one, other], Plan(seconds=0.01, limit=60)).run(rounds=3)
     assert [cell["cell"] for cell in found["cells"]] == [one.id, other.id]
@@ -68,7 +68,7 @@ def test_every_cell_has_batches_in_every_way() -> None:
 
 
 def test_a_cell_without_another_library_is_always_alone() -> None:
-    """There is nothing that could disturb it."""
+    """Nothing could disturb it."""
     found = Experiment([in_process(attention, "one")], Plan(seconds=0.01, limit=60)).run(rounds=2)
     assert all(len(found["cells"][0][way]) == 2 for way in WAYS)
     assert found["idle"] == {}
@@ -77,7 +77,7 @@ def test_a_cell_without_another_library_is_always_alone() -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux' prctl")
 @pytest.mark.slow
 def test_a_process_that_spins_disturbs_only_while_it_waits() -> None:
-    """What a process takes between its turns is seen where it is left to wait; stopped it takes nothing."""
+    """The CPU time of a process between its turns is seen while it waits; a stopped process takes none."""
     cells = [in_process(spins, "one"), in_process(attention, "other")]
     idle = Experiment(cells, Plan(seconds=1.0, limit=60)).run(rounds=30)["idle"]["one"]
     assert idle[WAITING] > 0.3
@@ -85,13 +85,13 @@ def test_a_process_that_spins_disturbs_only_while_it_waits() -> None:
 
 
 def test_a_wrong_cell_ends_the_measurement() -> None:
-    """Its time says nothing."""
+    """The time of a wrong result would mean nothing."""
     with pytest.raises(Invalid, match="SDPA-25"):
         Experiment([in_process(wrong, "one")], Plan(seconds=0.01, limit=60)).run(rounds=1)
 
 
 def test_the_table_has_ratios_to_the_time_alone() -> None:
-    """Medians of pairs, with their intervals, and the worst share of a core."""
+    """It has medians of pairs, with their intervals, and the worst share of a core."""
     cell = {"cell": "mine", ALONE: [1e-3, 2e-3, 4e-3], STOPPED: [1.1e-3, 2.2e-3, 4.4e-3], WAITING: [2e-3, 4e-3, 8e-3]}
     found = {"rounds": 3, "cells": [cell], "idle": {"numpy": {STOPPED: 0.001, WAITING: 0.5}}}
     lines = interference.table(measured(lambda: found)).splitlines()

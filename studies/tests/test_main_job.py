@@ -1,4 +1,4 @@
-"""How long the main job takes: what is read from its output, and what is refused."""
+"""Time of the main job: what is read from its output, and what is refused."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ all         1147 s,    1879 s of processor time
 
 
 def test_every_stage_and_every_kind_is_read() -> None:
-    """Each implementation is of one kind, and the sum is of none."""
+    """Each implementation belongs to one kind, and the sum to none."""
     found = main_job.read(TEXT)
     assert found["stages"]["check"] == [921, 1663]
     assert [kind[1] for kind in found["kinds"].values()] == [160.8, 33.5, 30.6, 5.3]
 
 
 def test_a_job_that_failed_is_refused() -> None:
-    """Its times are those of what did not happen."""
+    """The times would be those of incomplete work."""
     with pytest.raises(Unfit, match="bench, exit status 1"):
         main_job.read(TEXT.replace("211 s of processor time", "211 s of processor time, exit status 1"))
     with pytest.raises(Unfit, match="did not end well"):

@@ -1,4 +1,4 @@
-"""Results per second beside those of neighbours: what is counted, and what is refused."""
+"""Results per second next to those of neighbours: what is counted, and what is refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPORT = """<testsuites><testsuite>
 
 
 def test_every_outcome_is_counted_once(tmp_path: Path) -> None:
-    """An expected failure is no skipped test; what breaks has failed."""
+    """An expected failure is no skipped test, and an error is a failure."""
     path = tmp_path / "report.xml"
     path.write_text(REPORT)
     found = neighbours.counted(path)
@@ -28,13 +28,13 @@ def test_every_outcome_is_counted_once(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_the_tests_is_refused(tmp_path: Path) -> None:
-    """A folder that is no checkout of array-api-tests would give a row of nothing."""
+    """A folder that is no checkout of array-api-tests would give an empty row."""
     with pytest.raises(Unfit, match="not a checkout of array-api-tests"):
         neighbours.neighbours(tmp_path, tmp_path)
 
 
 def test_the_kept_suites_judged_something() -> None:
-    """Both implementations of this suite and both neighbours, each with results and some seconds of the processor."""
+    """Both implementations of this suite and both neighbours have results and some seconds of the processor."""
     suites = neighbours.STUDY.kept()["suites"]
     assert [one["suite"] for one in suites][2:] == ["ONNX node tests of Attention", "array-api-tests of linalg"]
     for one in suites:

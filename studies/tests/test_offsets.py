@@ -12,7 +12,7 @@ from studies.common import Unfit
 
 
 def test_a_row_names_the_arrays_and_axes_that_were_wrong() -> None:
-    """Of a kernel in which nothing was seen it says that, whatever it was asked with."""
+    """A kernel in which nothing was seen has a row that says so, whatever its reason names."""
     kernels: dict[str, Any] = {
         "vllm:decode_attention": {
             "version": "1",
@@ -38,7 +38,7 @@ def test_a_row_names_the_arrays_and_axes_that_were_wrong() -> None:
 
 
 def test_without_a_package_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sentence, and no table of nothing."""
+    """The study ends with one sentence, and not with an empty table."""
     monkeypatch.setattr(importlib.metadata, "distributions", lambda name: [])
     with pytest.raises(Unfit, match="no package"):
         offsets.measure()

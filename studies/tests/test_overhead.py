@@ -9,7 +9,7 @@ from studies.overhead import STUDY
 
 
 def test_the_overhead_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both times, and the ratio with its interval, of each run."""
+    """Each run has both times, and the ratio with its interval."""
     found = {"call_seconds": 1.01e-4, "loop_seconds": 1e-4, "ratio": 1.01, "interval": [1.005, 1.015]}
     monkeypatch.setattr(overhead, "run", lambda pairs: {**found, "pairs": pairs})
     assert STUDY.main(["--pairs", "9", "--runs", "2"]) == 0

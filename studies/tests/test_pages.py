@@ -1,4 +1,4 @@
-"""The tables in the pages are those of their files, and keep what the pages promise."""
+"""The tables in the pages match their files, and keep what the pages promise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from studies import cold_cache, comparisons, interference, memory, overhead
 from studies.__main__ import main, names, study
 from studies.common import DATA, Study
 
-#: Share of cells that two runs agree on without what is taken to be the machine's; of perfect runs it is 99.4 %.
+#: Share of cells that two runs agree on without the machine's part; for perfect runs it is 99.4 %.
 AGREEING = 0.98
 
 STUDIES = {name: one for name in names() if any((one := study(name)).tables)}
@@ -27,12 +27,12 @@ def test_a_page_has_the_figures_of_the_file(one: Study) -> None:
 
 
 def test_every_file_is_on_a_page() -> None:
-    """There are no numbers that nobody sees."""
+    """No numbers are hidden."""
     assert set(DATA.glob("*.json.zst")) == {one.file for one in STUDIES.values()}
 
 
 def test_taking_turns_changes_no_time_by_more_than_two_percent() -> None:
-    """No ratio to batches alone is certainly beyond, and a process that is stopped does nothing."""
+    """No ratio to batches alone is certainly beyond 2 %, and a stopped process does nothing."""
     batches = interference.STUDY.kept()
     ratios = [interference.ratio(cell, interference.STOPPED) for cell in batches["cells"]]
     assert len(ratios) == len(interference.IMPLEMENTATIONS) * len(interference.WORKLOADS)
@@ -41,26 +41,26 @@ def test_taking_turns_changes_no_time_by_more_than_two_percent() -> None:
 
 
 def _agreeing(machine: str, *, whole: bool) -> float:
-    """Share of the cells that agree, of all pairs of runs, with or without what is taken to be the machine's."""
+    """Share of the cells that agree in all pairs of runs, with or without the machine's part."""
     both = comparisons.agreements(comparisons.STUDY.kept()["sets"][machine])
     pairs = [pair for each in both for pair in (each if whole else comparisons.without_the_machine(each))]
     assert len(pairs) > 1000
     return sum(pair.agrees for pair in pairs) / len(pairs)
 
 
-#: A machine on which decoding moved by itself, of all implementations together.
+#: A machine where decoding moved by itself, in all implementations together.
 MOVED = "idle, another host"
 
 
 @pytest.mark.parametrize("machine", ["idle", "idle, AMD", "idle, three process runs"])
 def test_two_runs_of_the_quick_preset_agree(machine: str) -> None:
-    """As often as 95 % intervals promise."""
+    """They agree as often as 95 % intervals promise."""
     assert _agreeing(machine, whole=True) >= CONFIDENCE
 
 
 @pytest.mark.parametrize("machine", ["idle", MOVED, "idle, AMD", "idle, three process runs"])
 def test_two_runs_of_the_quick_preset_agree_but_for_the_machine(machine: str) -> None:
-    """Nearly as often as two perfect runs."""
+    """They agree nearly as often as two perfect runs."""
     assert _agreeing(machine, whole=False) >= AGREEING
 
 
@@ -76,19 +76,19 @@ def test_runs_beside_other_work_do_not_agree() -> None:
 
 
 def test_the_protocol_costs_less_than_two_percent() -> None:
-    """Of a call of about 100 µs, in every run."""
+    """It does for a call of about 100 µs, in every run."""
     assert all(one["ratio"] <= COST and one["loop_seconds"] <= 2e-4 for one in overhead.STUDY.kept()["runs"])
 
 
 def test_a_call_finds_nothing_in_cold_caches() -> None:
-    """What a cache holds takes longer to read after the caches were cleared, certainly; what none holds does not."""
+    """Arrays that fit a cache certainly take longer to read after the caches were cleared; larger ones do not."""
     *held, beyond = cold_cache.STUDY.kept()["sizes"]
     assert all(cold_cache.ratio(one).low > 1 for one in held)
     assert cold_cache.ratio(beyond).low < 1.1
 
 
 def test_the_bench_measures_the_memory_that_libraries_say_they_take() -> None:
-    """Within 2 MiB of tracemalloc and of torch's profiler, which lack BLAS' own for threads; XLA's plan lacks more."""
+    """It is within 2 MiB of tracemalloc and torch's profiler, which lack BLAS' memory for threads; XLA's lacks more."""
     kept = memory.STUDY.kept()
     at = kept["lengths"].index(memory.AT)
     apart = {name: kept["held"][name][at] - size for name, size in kept["asked"].items()}
@@ -98,7 +98,7 @@ def test_the_bench_measures_the_memory_that_libraries_say_they_take() -> None:
 
 
 def test_who_holds_all_scores_is_said() -> None:
-    """Those that compute block by block do not, and the plain ones do."""
+    """Implementations that compute block by block do not hold them, and the plain ones do."""
     kept = memory.STUDY.kept()
     grown = {one.implementation: one.growth for one in memory.grown(kept)}
     assert {grown[name] for name in ("numpy-tiled", "torch-sdpa-flash", "jax-tiled", "ort-mha")} == {fits.Growth.LESS}
@@ -106,7 +106,7 @@ def test_who_holds_all_scores_is_said() -> None:
 
 
 def test_a_study_is_named_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is none is refused with the nearest one; without a name all are listed."""
+    """An unknown name is refused with the nearest one; without a name all are listed."""
     assert main(["core", "--of", "x"]) == 2
     assert capsys.readouterr().err == "error: no study 'core'; did you mean cores?\n"
     with pytest.raises(SystemExit):

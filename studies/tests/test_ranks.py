@@ -29,12 +29,12 @@ def outputs(missing: int | None = None) -> list[np.ndarray]:
 
 
 def test_a_right_call_is_within_the_bound() -> None:
-    """Of all ranks together."""
+    """It is judged over all ranks together."""
     assert 0 < ranks.share(outputs(), RANKS, *SIZES) < 1
 
 
 def test_ranks_that_are_swapped_are_refused() -> None:
-    """The results of the first two."""
+    """The results of the first two ranks are exchanged."""
     first, second, *others = outputs()
     with pytest.raises(NotClose):
         ranks.share([second, first, *others], RANKS, *SIZES)
@@ -42,13 +42,13 @@ def test_ranks_that_are_swapped_are_refused() -> None:
 
 @pytest.mark.parametrize("rank", range(RANKS))
 def test_a_block_that_one_rank_never_meets_is_refused(rank: int) -> None:
-    """Whichever it is."""
+    """It may be any block."""
     with pytest.raises(NotClose):
         ranks.share(outputs(rank), RANKS, *SIZES)
 
 
 def test_the_model_counts_what_a_ring_computes_sends_and_holds() -> None:
-    """Eight rows and eight keys over two ranks, two heads of width four, by hand."""
+    """Eight rows and eight keys over two ranks, two heads of width four, are computed by hand."""
     cost = ranks.Cost(8, 8, 2, 2, 4, 4, ranks=2, rate=100, bandwidth=128, latency=0.5)
     assert cost.sent == 2 * 2 * 4 * 4 * 4  # k and v, two heads, four keys, four numbers of four bytes
     assert cost.computing == 4 * 2 * 4 * 4 * 4 / 100
@@ -60,7 +60,7 @@ def test_the_model_counts_what_a_ring_computes_sends_and_holds() -> None:
 
 
 def test_the_long_call_was_judged_at_its_full_size() -> None:
-    """The published numbers: 2²⁰ keys over eight ranks, within the bound and the memory of a machine of 24 GiB."""
+    """The published call has 2²⁰ keys over eight ranks, within the bound and the memory of a machine of 24 GiB."""
     judged = ranks.STUDY.kept()["judged"]
     assert (judged["tokens"], judged["ranks"]) == (2**20, 8)
     assert 0 < judged["share"] < 1

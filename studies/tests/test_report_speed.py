@@ -1,4 +1,4 @@
-"""How fast reports and their pages are: the tables are those of their files, and keep what they promise."""
+"""Speed of reports and their pages: the published numbers keep what the pages promise."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ pytestmark = pytest.mark.slow
 
 
 def kept(name: str) -> Any:
-    """What was measured of each command, or of each page."""
+    """The measurements of each command, or of each page."""
     return {one["what"]: one for one in report_speed.STUDY.kept()[name][name]}
 
 
 def test_a_large_report_is_made_in_ten_seconds_and_a_gigabyte() -> None:
-    """Every command in every run, with a base run as large too."""
+    """Every command keeps to it in every run, with a base run of the same size too."""
     commands = kept("commands")
     assert set(commands) == set(COMMANDS)
     runs = [run for one in commands.values() for run in one["runs"]]
@@ -43,7 +43,7 @@ def test_a_command_that_fails_is_no_figure(tmp_path: Path) -> None:
 
 
 def test_a_command_has_its_time_and_memory(tmp_path: Path) -> None:
-    """Pandas alone is more than 40 MB, and no processor works longer than the clock says."""
+    """Pandas alone takes more than 40 MB, and the processor works for some time."""
     found = report_speed.timed(("schema",), 0, tmp_path)
     assert found["bytes"] > 4e7
     assert found["cpu_seconds"] > 0

@@ -32,7 +32,7 @@ each_group = pytest.mark.parametrize("group", serving_alarms.GROUPS)
 
 @each_group
 def test_problems_are_the_same_again(group: str) -> None:
-    """Every form in every dtype, with the caches of quantised ones in a format of their own."""
+    """Every form occurs in every dtype; caches of quantised forms have a format of their own."""
     met = set()
     forms = serving_alarms.GROUPS[group]
     for index in range(4 * len(forms)):
@@ -49,7 +49,7 @@ def test_every_form_is_of_one_group() -> None:
 
 
 def test_every_form_has_five_variants() -> None:
-    """That are correct, each in a way of its own."""
+    """They are correct, each in its own way."""
     assert set(SERVING) == set(FORMS)
     assert all(len(variants) >= 5 for variants in SERVING.values())
 
@@ -57,7 +57,7 @@ def test_every_form_has_five_variants() -> None:
 @pytest.mark.slow(1)
 @each_group
 def test_correct_variants_raise_no_alarm(group: str) -> None:
-    """Over the first problems, all of which are counted, and of which none uses more than its bound."""
+    """All of the first problems are counted, and none uses more than its bound."""
     found = serving_alarms.measure(48, group)["groups"]
     assert set(found) == {group}
     assert (found[group]["problems"], found[group]["alarms"]) == (48, [])
@@ -77,14 +77,14 @@ def test_a_wrong_one_would_be_seen(form: str) -> None:
 
 
 def judged(problems: int, share: float, alarms: list[Any]) -> dict[str, Any]:
-    """What one run found of two variants."""
+    """The record of one run with one variant."""
     counts, shares = {"blocks": {"eager": problems}}, {"blocks": {"eager": share}}
     found = {"problems": problems, "counts": counts, "shares": shares, "alarms": alarms}
     return found | {"written": f"of {problems}", "load_average": [1.0, 2.0], "machine": {}, "threads": 1}
 
 
 def test_runs_are_counted_together() -> None:
-    """Problems and alarms of both, the larger share, and when each was made."""
+    """The sum has problems and alarms of both, the larger share, and the date of each."""
     first = serving_alarms.merge_records(None, judged(5, 0.5, [[3, "blocks", "float32", "eager", "why"]]))
     both = serving_alarms.merge_records(first, judged(7, 0.25, []))
     assert (both["problems"], both["counts"]) == (12, {"blocks": {"eager": 12}})
@@ -97,7 +97,7 @@ def test_runs_are_counted_together() -> None:
 
 
 def test_a_run_goes_on_behind_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of its own group; the other one stays as it is, and what is complete is not judged again."""
+    """It continues its own group; the other one is unchanged, and a complete group is not judged again."""
     kept = {"groups": {"packs": {"problems": 20}, "masks": serving_alarms.measure(3, "masks")["groups"]["masks"]}}
     monkeypatch.setattr(serving_alarms, "STUDY", SimpleNamespace(kept=lambda: kept))
     found = serving_alarms.measure(6, "masks", more=True)["groups"]
@@ -116,7 +116,7 @@ def test_a_group_alone_is_not_kept_in_the_place_of_all() -> None:
 
 @each_group
 def test_the_published_figures_have_no_alarm(group: str) -> None:
-    """And say how many problems there were."""
+    """They also say how many problems there were."""
     found = serving_alarms.STUDY.kept()["groups"][group]
     assert found["alarms"] == []
     assert found["problems"] >= serving_alarms.PROBLEMS[group]

@@ -1,4 +1,4 @@
-"""The comparison with calls by hand: every pair is timed, and none that computes something else."""
+"""The comparison with calls by hand: every pair is timed, except one that computes something else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow(30)
 
 
 def by_numpy(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, scale: float = 1 / 8) -> Way:
-    """Attention in four lines, which is right."""
+    """Right attention in four lines."""
 
     def run() -> np.ndarray:
         scores = scale * q @ k.swapaxes(2, 3)
@@ -28,33 +28,33 @@ def by_numpy(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool, scale: f
 
 
 def without_mask(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) -> Way:
-    """It never looks at whether to be causal."""
+    """Attention that ignores whether to be causal."""
     return by_numpy(q, k, v, False)
 
 
 def other_scale(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) -> Way:
-    """As if the heads had a width of 65."""
+    """Attention with the scale of heads of width 65."""
     return by_numpy(q, k, v, causal, 65**-0.5)
 
 
 def not_numbers(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) -> Way:
-    """NaN is like nothing, not even itself."""
+    """Attention that gives NaN, which equals nothing, not even itself."""
     return by_numpy(q * np.float32(np.nan), k, v, causal)
 
 
 def other_shape(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) -> Way:
-    """It leaves its result in another layout."""
+    """Attention whose result has another layout."""
     run, _ = by_numpy(q, k, v, causal)
     return run, lambda found: found.swapaxes(1, 2)
 
 
 def pair(function: str, causal: bool = True) -> Pair:
-    """One of the functions above beside a built-in."""
+    """One of the functions above compared with a built-in."""
     return Pair("numpy-tiled", f"{__name__}:{function}", 64, causal)
 
 
 def test_every_pair_computes_the_same_and_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In short, each implementation of the page and what it is compared with give the same and have times."""
+    """Each implementation of the page and its call by hand give the same result at a short length, and have times."""
     monkeypatch.setattr(speed, "BATCH_SECONDS", 0.0)
     pairs = list(dict.fromkeys(replace(each, length=16) for each in PAIRS if not each.record.missing()))
     document = measured(compared, pairs=pairs, seconds=0.0, processes=1)
@@ -70,7 +70,7 @@ def test_a_right_call_by_hand_is_taken() -> None:
 
 
 def test_a_side_is_warm_before_its_first_batch() -> None:
-    """It was called three times when it is open, so that what only the first calls take is in no batch."""
+    """Opening it calls it three times, so that no batch contains the extra time of the first calls."""
     count = [0]
 
     def counted(*problem: Any) -> Way:
@@ -108,31 +108,31 @@ def test_one_wrong_row_is_a_distance() -> None:
 
 @pytest.mark.parametrize(("count", "out"), [(1, 0), (5, 0), (6, 0), (9, 1), (20, 5), (100, 39)])
 def test_the_interval_of_a_median(count: int, out: int) -> None:
-    """As in tables of the binomial distribution: of 9 values the second to the eighth, of 20 the sixth to the 15th."""
+    """It is as in tables of the binomial distribution: second to eighth of 9 values, sixth to 15th of 20."""
     assert median_interval([*range(count)]) == ((count - 1) / 2, out, count - 1 - out)
 
 
 def test_a_process_that_differs_widens_the_interval() -> None:
-    """However many batches agree, the interval reaches to the median of each process."""
+    """The interval reaches to the median of each process, however many batches agree."""
     usual, odd = (1.0,) * 50, (1.3,) * 3
     milliseconds = {"ours": (usual, usual, odd), "by_hand": (usual, usual, (1.0,) * 3)}
     assert ratio(milliseconds) == (1.0, 1.0, 1.3)
 
 
 def test_the_page_has_all_pairs_or_stays(capsys: pytest.CaptureFixture[str]) -> None:
-    """A part of the table does not take the place of all of it."""
+    """A part of the table does not replace all of it."""
     assert STUDY.main(["--only", "numpy-*", "--page"]) == 2
     assert "--page needs all pairs" in capsys.readouterr().err
 
 
 def test_a_name_that_is_not_compared_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """In one sentence, before anything is measured."""
+    """One sentence refuses it before anything is measured."""
     assert STUDY.main(["--only", "nobody"]) == 2
     assert "nothing that is compared here and installed has such a name" in capsys.readouterr().err
 
 
 def test_each_implementation_that_is_compared_is_on_the_page() -> None:
-    """By its name."""
+    """It is there by its name."""
     ((page, _, _),) = STUDY.blocks()
     text = page.read_text(encoding="utf-8")
     assert [name for name, *_ in COMPARED if f"`{name}`" not in text] == []

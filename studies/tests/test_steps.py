@@ -7,7 +7,7 @@ from studies.common import measured
 
 
 def test_every_step_has_its_times_with_both_kernels() -> None:
-    """As many as there are rounds, of each step that the table has a name for."""
+    """There are as many as rounds, for each step that the table has a name for."""
     document = measured(steps.measure, rounds=3, rows=8, keys=16)
     for found in document["kernels"]:
         assert list(found["nanoseconds"]) == list(steps.TEXTS)
@@ -16,7 +16,7 @@ def test_every_step_has_its_times_with_both_kernels() -> None:
 
 
 def test_a_row_has_the_medians_and_their_intervals() -> None:
-    """Of five rounds the interval is their whole range."""
+    """For five rounds the interval is their whole range."""
     document = measured(steps.measure, rounds=1, rows=8, keys=16)
     for number, found in enumerate(document["kernels"], 1):
         found["nanoseconds"] = {"scores": [2.0 * number, number, 3 * number, 2 * number, 2 * number]}

@@ -11,13 +11,13 @@ from studies.tolerances import TESTS, LibraryTest, judged
 
 @pytest.mark.parametrize("test", TESTS, ids=lambda test: test.source.partition(" ")[0])
 def test_right_attention_passes_rule_and_bound(test: LibraryTest) -> None:
-    """In the dtype of the test."""
+    """It does in the dtype of the test."""
     assert judged(test, storage) == (True, True)
 
 
 @pytest.mark.parametrize("test", TESTS, ids=lambda test: test.source.partition(" ")[0])
 def test_a_fault_that_shows_is_refused_by_both(test: LibraryTest) -> None:
-    """A causal mask that is left out."""
+    """The fault leaves out the causal mask."""
     assert judged(test, lambda q, k, v, **options: storage(q, k, v)) == (False, False)
 
 

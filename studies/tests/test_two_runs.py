@@ -15,27 +15,27 @@ SHARED = next(machine for machine in MACHINES if machine.name == "shared")
 
 
 def results(machine: Machine, count: int, **change: float) -> list[Effects]:
-    """Comparisons without yardsticks, of seeds that the page does not have."""
+    """Comparisons without yardsticks, with other seeds than the page's."""
     return [effects(cells(machine, np.random.default_rng(10_000 + seed), **change), {}) for seed in range(count)]
 
 
 @pytest.mark.slow(3)
 @pytest.mark.parametrize("machine", [one for one in MACHINES if one.tails is None], ids=lambda one: one.name)
 def test_false_findings_are_as_rare_as_promised(machine: Machine) -> None:
-    """At most 3 of 60 comparisons have one, where 1 % is promised: of more the chance is 0.3 %."""
+    """At most 3 of 60 comparisons have one, where 1 % is promised: the chance of more is 0.3 %."""
     found = results(machine, 60)
     assert sum(any(one.verdict in CHANGED for one in (*each.units.values(), *each.cells)) for each in found) <= 3
 
 
 def test_without_the_machine_taken_off_most_runs_would_be_changed() -> None:
-    """What the model is for: on a shared machine a plain ratio beyond 5 % is in nearly all."""
+    """On a shared machine nearly all runs have a plain ratio beyond 5 %, which is why the model exists."""
     found = [cells(SHARED, np.random.default_rng(seed)) for seed in range(50)]
     wrong = [any(abs(np.mean(cell.new) - np.mean(cell.base)) > 0.05 for cell in run) for run in found]
     assert np.mean(wrong) > 0.8
 
 
 def test_a_slowdown_is_found_on_a_shared_machine() -> None:
-    """Nothing is bought with blindness: an implementation that is a sixth slower, and a cell by two fifths."""
+    """The model is not blind: it finds an implementation that is a sixth slower, and a cell by two fifths."""
     wholes = results(SHARED, 40, slowdown=1.18)
     assert np.mean([each.units["0", ""].verdict is Verdict.SLOWER for each in wholes]) > 0.9
     assert np.mean([each.cells[0].verdict is Verdict.SLOWER for each in results(SHARED, 40, of_cell=1.4)]) > 0.9
