@@ -117,10 +117,11 @@ def test_every_candidate_was_run_and_none_was_decided_wrongly() -> None:
 @pytest.mark.slow(15)
 @pytest.mark.parametrize("part", gate_transcripts.SHOWN)
 def test_the_page_has_what_the_gate_prints(part: str) -> None:
-    """The output is repeated with the seed in it; times are of another run."""
+    """The output is repeated with the seed in it, except for times and the number of problems that they took."""
     if gate_transcripts.candidate(gate_transcripts.SHOWN[part]).framework == "torch":
         pytest.importorskip("torch")
     kept = gate_transcripts.STUDY.kept()["transcripts"][part]
     again = gate_transcripts.printed(kept["candidate"], kept["seed"])
-    times = re.compile(r"[\d.]+ ms a call, \d+%")
+    # Calls are timed again, on new problems, while the clocks disagree, as they may on a busy machine.
+    times = re.compile(r"[\d.]+ ms a call, \d+%|(?<=  )(\d+) of \1(?= problems)")
     assert times.sub("", again) == times.sub("", kept["text"])
