@@ -58,7 +58,7 @@ def _masked_values() -> Iterator[Case]:
 def _nan() -> Iterator[Case]:
     yield case("nan-query", "SDPA-23", "NaN in one query row: NaN in that row, and in no other (pytorch 141128 gave zeros).", SMALL, edit=_nan_query, dtypes=("float32", *HALVES), needs="Sq > 2")
     yield case("nan-key", "SDPA-23", "NaN in an allowed key reaches every row.", SMALL, edit=poison("k", np.nan, slice(3, 4)), stays="a key of NaN beside others")
-    yield case("nan-value", "SDPA-23", "NaN in one column of an allowed value reaches that column alone.", SMALL, edit=nan_in_column, needs="Dv > 1")
+    yield case("nan-value", "SDPA-23", "NaN in one column of an allowed value reaches only that column.", SMALL, edit=nan_in_column, needs="Dv > 1")
     yield case("nan-key-other-batch", "SDPA-23", "NaN in the second batch does not reach the first.", SMALL, edit=_nan_in_second_batch, needs="B > 1")
     yield case("nan-query-causal", "SDPA-23 SDPA-9", "NaN in a query row, causal.", SQUARE, is_causal=True, edit=_nan_query, needs="Sq > 2")
     yield case("nan-query-tiles", "SDPA-23", "NaN in a query row over several tiles: max and comparison must not drop it.", TILES, edit=_nan_query, needs="Sq > 2")

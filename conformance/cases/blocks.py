@@ -77,14 +77,14 @@ def _blocks() -> Iterator[Case]:
     yield case("block-one-key", "BLOCK-1 BLOCK-4", "One query and one key, which some heads have not.", replace(SMALL, sq=1, sk=1), block_mask=_one_of_two, block_size=(1, 1), data=numbered, stays="a mask of one key")
     yield case("block-three", "BLOCK-2", "Blocks of 3 rows and 5 keys.", BLOCKS, **table((3, 5)), stays="sizes that are no power of two")
     yield case("block-five", "BLOCK-2", "Blocks of 5 rows and 7 keys.", BLOCKS, **table((5, 7)), stays="other sizes that are no power of two")
-    yield case("block-64", "BLOCK-2", "Blocks of 64, of which the second has one key.", TILES, dtypes=("float32", *HALVES), stays="a size in use, in half precision", **table((64, 64)))
+    yield case("block-64", "BLOCK-2", "Blocks of 64; the second has one key.", TILES, dtypes=("float32", *HALVES), stays="a size in use, in half precision", **table((64, 64)))
     yield case("block-128", "BLOCK-2", "One block of 128, larger than the lengths: True for one head, False for the other.", TILES, block_mask=_alternating, block_size=(128, 128), data=numbered)
     yield case("block-shared", "BLOCK-1", "One table (2, 3) for all batches and heads.", BLOCKS, **table((16, 16), axes=""))
     yield case("block-by-head", "BLOCK-1", "A table for each head, for all batches.", BLOCKS, stays="one way to broadcast", **table((16, 16), axes="h"))
     yield case("block-by-batch", "BLOCK-1", "A table for each batch, for all heads.", BLOCKS, stays="one way to broadcast", **table((16, 16), axes="b"))
     yield case("block-grouped", "BLOCK-1 SDPA-17", "A table for each query head, with grouped heads.", replace(GROUPED, sq=9, sk=11), stays="a table for each query head of a group", **table((4, 4)))
     yield case("block-one-query", "BLOCK-1", "One query over blocks of keys, as in decoding.", replace(BLOCKS, sq=1), **table((1, 16)))
-    yield case("block-last", "BLOCK-2", "The last block of keys alone, which is cut off.", BLOCKS, stays="one block, which is cut off", **table((16, 16), change=_only_last))
+    yield case("block-last", "BLOCK-2", "Only the last block of keys, which is cut off.", BLOCKS, stays="one block, which is cut off", **table((16, 16), change=_only_last))
     yield case("block-not-first", "BLOCK-1 SDPA-14", "The first block of keys takes no part.", BLOCKS, stays="a masked first tile", **table((16, 16), change=_not_first))
     yield case("block-weights", "BLOCK-1 SDPA-18", "Weights are 0 in a block that is False.", BLOCKS, return_weights=True, stays="a block mask with weights", **table((16, 16)))
 
@@ -96,7 +96,7 @@ def _inside_calls() -> Iterator[Case]:
     yield case("block-mask-small", "BLOCK-3", "A mask inside of blocks of 4.", shape, mask=random_mask(0.5), **small)
     yield case("block-causal", "BLOCK-3 SDPA-9", "Causal inside of the blocks on the diagonal.", SELF, is_causal=True, **table((16, 16), change=_diagonal))
     yield case("block-causal-wide", "BLOCK-3 SDPA-9", "Causal, with blocks of 8 rows and 16 keys.", SELF, is_causal=True, **table((8, 16), change=_all))
-    yield case("block-causal-empty", "BLOCK-4 SDPA-9", "Causal, and blocks behind the diagonal alone: the first rows have no key.", shape, is_causal=True, **table((4, 4), change=_upper))
+    yield case("block-causal-empty", "BLOCK-4 SDPA-9", "Causal, and only blocks behind the diagonal: the first rows have no key.", shape, is_causal=True, **table((4, 4), change=_upper))
     yield case("block-window", "BLOCK-3 SDPA-11", "A window that crosses blocks.", shape, window=(3, 2), stays="a block mask and a window", **small)
     yield case("block-lengths", "BLOCK-3 SDPA-12", "Lengths that end inside of blocks.", BLOCKS, kv_lengths=lengths(37, 21, of=37), stays="a block mask and lengths", **table((16, 16), change=_all))
     yield case("block-bias", "BLOCK-3 SDPA-6", "A bias inside of the blocks.", shape, bias=random_bias(2.0), **small)
@@ -139,10 +139,10 @@ def _tree_options() -> Iterator[Case]:
     behind: dict[str, Any] = {"causal_offset": bottom_right, "data": numbered, "tree_parents": _binary}
     yield case("tree-mask", "TREE-3", "A mask hides some of the prefix and of the nodes.", TREE, mask=random_mask(0.5), **behind)
     yield case("tree-bias", "TREE-3 SDPA-6", "A bias on prefix and nodes.", TREE, bias=random_bias(2.0), stays="a tree and a bias", **behind)
-    yield case("tree-causal", "TREE-3 SDPA-9", "Causal besides, which changes nothing and replaces nothing.", TREE, is_causal=True, **behind)
-    yield case("tree-causal-drawn", "TREE-3 SDPA-9", "Causal besides, with a drawn tree.", TREE, is_causal=True, **behind | {"tree_parents": _random_parents})
+    yield case("tree-causal", "TREE-3 SDPA-9", "Causal in addition, which changes nothing and replaces nothing.", TREE, is_causal=True, **behind)
+    yield case("tree-causal-drawn", "TREE-3 SDPA-9", "Causal in addition, with a drawn tree.", TREE, is_causal=True, **behind | {"tree_parents": _random_parents})
     yield case("tree-lengths", "TREE-3 SDPA-12 DEC-5", "A cache of fixed size: another prefix for each batch, and lengths that end with the tree.", TREE, kv_lengths=lengths(11, 8, of=11), **behind | {"causal_offset": ends(11, 8, of=11)}, needs="B > 1")
-    yield case("tree-blocks", "TREE-3 BLOCK-1", "A block mask besides, which hides blocks of the prefix.", TREE, **table((3, 4)) | behind)
+    yield case("tree-blocks", "TREE-3 BLOCK-1", "A block mask in addition, which hides blocks of the prefix.", TREE, **table((3, 4)) | behind)
 
 
 def _invalid() -> Iterator[Case]:

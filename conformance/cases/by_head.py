@@ -44,7 +44,7 @@ def cases() -> Iterator[Case]:
     yield case("alibi-tiles", "SDPA-42", "Distances over several tiles, in half precision too.", TILES, dtypes=("float32", *HALVES), stays="distances in half precision", **slopes)
     scales: dict[str, Any] = {"head_scale": per_head(2.0), "data": numbered}
     yield case("head-scale", "SDPA-43", "Another factor for each head, of either sign.", dtypes=ALL_DTYPES, **scales)
-    yield case("head-scale-scale", "SDPA-43 SDPA-4", "And a scale besides.", scale=0.7, stays="a scale and one of each head", **scales)
+    yield case("head-scale-scale", "SDPA-43 SDPA-4", "With a scale in addition.", scale=0.7, stays="a scale and one of each head", **scales)
     yield case("head-scale-softcap", "SDPA-43 SDPA-5", "Before the softcap.", softcap=2.0, stays="the order of scale and softcap", **scales)
     yield case("head-scale-bias", "SDPA-43 SDPA-6", "Which does not act on the bias.", bias=random_bias(2.0), stays="a bias that is not scaled", **scales)
     yield case("head-scale-grouped", "SDPA-43 SDPA-17", "A factor for each query head, with grouped heads.", GROUPED, **scales)

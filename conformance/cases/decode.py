@@ -99,7 +99,7 @@ def _fixed() -> Iterator[Case]:
     one: dict[str, Any] = {"data": numbered, "is_causal": True}
     yield case("decode-fixed-one", "DEC-5", "One token each, at the end of five and of two keys of a cache of seven.", STEP, kv_lengths=lengths(5, 2, of=7), causal_offset=ends(5, 2, of=7), dtypes=("float32", *HALVES), stays="the plainest step over a cache of fixed size", **one)
     yield case("decode-fixed-several", "DEC-5", "Three tokens each, at the end of seven and of four keys.", STEPS, kv_lengths=lengths(7, 4, of=7), causal_offset=ends(7, 4, of=7), dtypes=("float32", *HALVES), **one)
-    yield case("decode-fixed-first", "DEC-5", "The first step of one sequence beside a later one of the other.", STEPS, kv_lengths=lengths(3, 6, of=7), causal_offset=ends(3, 6, of=7), **one)
+    yield case("decode-fixed-first", "DEC-5", "The first step of one sequence next to a later one of the other.", STEPS, kv_lengths=lengths(3, 6, of=7), causal_offset=ends(3, 6, of=7), **one)
     yield case("decode-fixed-grouped", "DEC-5 SDPA-17", "Grouped heads.", replace(GROUPED, sq=1), kv_lengths=lengths(3, 6, of=7), causal_offset=ends(3, 6, of=7), **one)
     yield case("decode-fixed-window", "DEC-5 SDPA-11", "A window at the end of each sequence.", STEPS, kv_lengths=lengths(7, 5, of=7), causal_offset=ends(7, 5, of=7), window=(2, 0), stays="a window at the end of ragged sequences", **one)
     yield case("decode-fixed-short", "DEC-5 SDPA-15", "Fewer valid keys than new tokens: the rows before the first key are empty.", STEPS, kv_lengths=lengths(7, 2, of=7), causal_offset=ends(7, 2, of=7), needs="Sq > 2", **one)
@@ -111,7 +111,7 @@ def _fixed() -> Iterator[Case]:
 def _sequence() -> Iterator[Case]:
     """One sequence in steps, all with the same numbers: those of ``decode-sequence``."""
     shape = replace(GROUPED, sq=7, sk=7)
-    yield case("decode-sequence", "DEC-4", "Seven tokens at once, which the cases beside it take in steps.", shape, data=_same_sequence, is_causal=True, stays="the sequence that the steps are compared with", needs="Sq = 7, Sk = 7")
+    yield case("decode-sequence", "DEC-4", "Seven tokens at once, which the neighbouring cases take in steps.", shape, data=_same_sequence, is_causal=True, stays="the sequence that the steps are compared with", needs="Sq = 7, Sk = 7")
     for new, before in SEQUENCE:
         name = f"decode-sequence-{before}-{before + new}"
         yield case(name, "DEC-4", f"Tokens {before} to {before + new - 1} of the sequence, {before} past ones.", replace(shape, sq=new, sk=before + new), past=before, data=_same_sequence, is_causal=True, stays="one of the steps", needs=f"Sq = {new}, Sk = {before + new}")

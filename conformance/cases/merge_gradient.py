@@ -100,7 +100,7 @@ def cases() -> Iterator[MergeGradientCase]:
 def _values() -> Iterator[MergeGradientCase]:
     yield case("two", "GRAD-37 GRAD-36 GRAD-40", "Two parts and a gradient of their output.", dtypes=ALL_DTYPES, stays="the plain call, in every dtype")
     yield case("lse", "GRAD-37 GRAD-40", "The same with a gradient of lse, too.", lse=True, dtypes=ALL_DTYPES, stays="both gradients, in every dtype")
-    yield case("lse-alone", "GRAD-37", "A gradient of lse, and zeros as that of the output (flash-attention 1817).", lse=True, edit=_no_grad_output, dtypes=("float32", *HALVES))
+    yield case("lse-alone", "GRAD-37", "A gradient of lse, and zeros as the gradient of the output (flash-attention 1817).", lse=True, edit=_no_grad_output, dtypes=("float32", *HALVES))
     yield case("lse-some-rows", "GRAD-37", "A gradient of lse in all rows, of the output in the first two: the others are not to be skipped.", lse=True, edit=_grad_output_of_two_rows)
     yield case("equal-weights", "GRAD-37", "Equal log-sum-exps: two maxima in every row, and equal weights.", data=equal_weights, lse=True, stays="equal weights")
     yield case("equal-outputs", "GRAD-37", "Equal outputs: no weight changes them, and log-sum-exps have gradients of zero but for grad_lse.", data=equal_outputs, lse=True, stays="a cancellation of all of the first term")
@@ -120,13 +120,13 @@ def _empty() -> Iterator[MergeGradientCase]:
     yield case("empty-first", "GRAD-38", "The first part has no key.", data=without(slice(0, 1)), lse=True, dtypes=("float32", *HALVES))
     yield case("empty-last", "GRAD-38", "The last of three parts has no key, without a gradient of lse.", sizes(parts=3), data=without(slice(-1, None)), stays="no key in the last part, without a gradient of lse")
     yield case("empty-some-rows", "GRAD-38", "In each part some rows have no key, as at the seam of a causal split.", sizes(s=9, parts=3), data=without_rows, lse=True, dtypes=("float32", *HALVES), stays="parts without a key in some rows")
-    yield case("empty-junk", "GRAD-38", "A part without a key whose output holds 1e3: nobody looks at it.", data=without(slice(0, 1), 1e3), lse=True, dtypes=("float32", *HALVES))
+    yield case("empty-junk", "GRAD-38", "A part without a key whose output holds 1e3: it has no effect.", data=without(slice(0, 1), 1e3), lse=True, dtypes=("float32", *HALVES))
     yield case("empty-junk-last", "GRAD-38", "The same with the last of three parts.", sizes(parts=3), data=without(slice(-1, None), 1e3), stays="junk in the last part")
     yield case("empty-all-row", "GRAD-38", "Rows that are fully masked in every part, beside rows that have keys (pytorch 31829).", data=without(slice(None), rows=slice(1, 3)), lse=True, dtypes=("float32", *HALVES))
     yield case("empty-all", "GRAD-38", "No row has a key in any part: zeros (jax 6811).", data=without(slice(None)), lse=True, zeros=True, dtypes=("float32", *HALVES))
-    yield case("empty-all-output", "GRAD-38", "The same in some rows, with a gradient of the output alone.", data=without(slice(None), rows=slice(1, 3)))
+    yield case("empty-all-output", "GRAD-38", "The same in some rows, with only a gradient of the output.", data=without(slice(None), rows=slice(1, 3)))
     yield case("empty-one", "GRAD-38", "One part, and no key in some of its rows.", sizes(parts=1), data=without(slice(None), rows=slice(1, 3)), lse=True, stays="nothing to merge, and no key")
-    yield case("empty-nan", "GRAD-43", "A part without a key whose output is NaN, as memory that nobody wrote.", data=without(slice(0, 1), np.nan), lse=True, stays="what no MUST says")
+    yield case("empty-nan", "GRAD-43", "A part without a key whose output is NaN, as in uninitialised memory.", data=without(slice(0, 1), np.nan), lse=True, stays="what no MUST says")
 
 
 def _range() -> Iterator[MergeGradientCase]:

@@ -157,7 +157,7 @@ def _masks() -> Iterator[MhaGradientCase]:
     yield case("causal-padding", "GRAD-23", "Causal, and padded keys at the end.", is_causal=True, kv_lengths=stated(5, 3), **FULL)
     yield case("causal-padding-cross", "GRAD-23 GRAD-19", "Causal over another input whose keys are padded: they have gradients of zero.", replace(PLAIN, sk=4), x_kv=x_kv, is_causal=True, kv_lengths=stated(2, 3), **FULL)
     yield case("lengths", "GRAD-23", "Five and three valid keys; in self-attention a padded row still is a query.", kv_lengths=stated(5, 3), dtypes=("float32", *HALVES), **FULL)
-    yield case("empty-row", "GRAD-24", "A fully masked row: it reaches b_o alone (pytorch 41508).", mask=_row_off, dtypes=("float32", *HALVES), **FULL)
+    yield case("empty-row", "GRAD-24", "A fully masked row: it reaches only b_o (pytorch 41508).", mask=_row_off, dtypes=("float32", *HALVES), **FULL)
     yield case("empty-head", "GRAD-24", "Fully masked rows in one of two heads: the other one is left.", mask=_head_off, stays="a head that has no key beside one that has", **FULL)
     yield case("empty-batch", "GRAD-24 GRAD-23", "A padded sample of length 0.", kv_lengths=stated(0, 4), **FULL)
     yield case("empty-all", "GRAD-24", "No row has a key: all gradients are zero.", kv_lengths=stated(0, 0), w_o=w_o, zeros=True)

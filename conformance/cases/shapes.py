@@ -139,6 +139,6 @@ def _empty() -> Iterator[Case]:
     yield case("empty-values", "SDPA-20", "Dv = 0: an empty output.", replace(SMALL, dv=0), zeros=True)
     yield case("empty-width", "SDPA-20 SDPA-2", "D = 0: every score is 0, so each row is the mean of all values (pytorch 184330 gave zeros).", replace(SMALL, d=0), scale=0.5)
     yield case("empty-width-causal", "SDPA-20 SDPA-9", "D = 0, causal: row i is the mean of the first i + 1 values.", replace(SMALL, d=0), scale=0.5, is_causal=True)
-    yield case("empty-width-bias", "SDPA-20 SDPA-6", "D = 0 with a bias: the weights are the softmax of the bias, twice; scores that nobody wrote show.", replace(SMALL, d=0), scale=0.5, bias=random_bias(), repeats=2)
+    yield case("empty-width-bias", "SDPA-20 SDPA-6", "D = 0 with a bias: the weights are the softmax of the bias, twice; scores that are never written show.", replace(SMALL, d=0), scale=0.5, bias=random_bias(), repeats=2)
     yield case("empty-keys-causal", "SDPA-20 SDPA-9", "No keys, causal.", replace(SMALL, sk=0), is_causal=True, zeros=True)
     yield case("empty-keys-grouped", "SDPA-20 SDPA-17", "No keys with grouped heads.", replace(SMALL, sk=0, hq=4), zeros=True, needs="group > 1")

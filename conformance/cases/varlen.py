@@ -57,7 +57,7 @@ def _positions() -> Iterator[PackedCase]:
     yield case("causal-more-keys", "VARLEN-3", "Causal, the queries being the last tokens of longer contexts.", CROSS, is_causal=True, dtypes=("float32", *HALVES), stays="the mask of chunked prefill")
     yield case("causal-more-queries", "VARLEN-3 VARLEN-4", "Causal with more queries than keys in one sequence: its first rows have no key.", BOTH, is_causal=True, return_lse=True, stays="fully masked rows at the start of a sequence")
     yield case("causal-one-query", "VARLEN-3", "Causal with one query each: every key is allowed.", ONE, is_causal=True, dtypes=("float32", *HALVES), stays="a step of decoding")
-    yield case("causal-top-left", "VARLEN-3", "causal_offset = 0, given: the first query sees the first key alone.", CROSS, is_causal=True, causal_offset=0)
+    yield case("causal-top-left", "VARLEN-3", "causal_offset = 0, given: the first query sees only the first key.", CROSS, is_causal=True, causal_offset=0)
     yield case("causal-offsets", "VARLEN-3", "An offset for each sequence.", CROSS, is_causal=True, causal_offset=stated(4, 6, 1, 3))
     yield case("window", "VARLEN-5 VARLEN-3", "Two keys to the left of the diagonal, one to the right, which ends with the last key.", CROSS, window=(2, 1), dtypes=("float32", *HALVES), stays="a window without a bias")
     yield case("window-causal", "VARLEN-5 VARLEN-3", "Causal with three keys to the left, over both orders of lengths.", BOTH, is_causal=True, window=(3, None), return_lse=True, stays="both sides of a window, with fully masked rows")
@@ -66,7 +66,7 @@ def _positions() -> Iterator[PackedCase]:
 
 def _empty() -> Iterator[PackedCase]:
     yield case("empty-keys", "VARLEN-4", "A sequence of queries without a key among others: zeros, and −inf.", replace(SELF, k_lengths=(5, 0, 3)), return_lse=True, dtypes=("float32", *HALVES))
-    yield case("empty-queries", "VARLEN-4", "A sequence of keys without a query: nobody sees them (flash-attention 1537).", replace(SELF, q_lengths=(5, 0, 3)), dtypes=("float32", *HALVES))
+    yield case("empty-queries", "VARLEN-4", "A sequence of keys without a query: no row sees them (flash-attention 1537).", replace(SELF, q_lengths=(5, 0, 3)), dtypes=("float32", *HALVES))
     yield case("empty-both", "VARLEN-4", "Empty sequences of both kinds between others, causal.", HOLES, is_causal=True, return_lse=True, stays="every kind of empty sequence at once")
     yield case("empty-first", "VARLEN-4", "The first sequences have no keys: there is nothing before them.", replace(SELF, q_lengths=(2, 3, 4), k_lengths=(0, 0, 5)), stays="a sequence without keys at the start of the pack")
     yield case("empty-last", "VARLEN-4", "The last sequence has no keys: there is nothing behind it.", replace(SELF, k_lengths=(5, 7, 0)), return_lse=True)
@@ -135,7 +135,7 @@ def _others() -> Iterator[PackedCase]:
     yield case("behind-one-query", "VARLEN-7", "The same with one query each and three more keys.", replace(ONE, behind=3))
     yield case("behind-nan", "VARLEN-13", "NaN in k and infinities in v behind the last sequence.", replace(SELF, behind=20), edit=_poison_behind, stays="what is not multiplied cannot reach")
     yield case("nan-neighbour", "VARLEN-13", "A sequence whose keys and values are NaN: its own rows are NaN, and no other.", CROSS, edit=_poison_sequence, stays="what is not multiplied cannot reach")
-    yield case("nan-neighbour-unused", "VARLEN-13 VARLEN-4", "NaN in a sequence without queries: nobody sees it.", replace(SELF, q_lengths=(5, 0, 3)), edit=_poison_sequence, is_causal=True, return_lse=True, stays="what is not multiplied cannot reach")
+    yield case("nan-neighbour-unused", "VARLEN-13 VARLEN-4", "NaN in a sequence without queries: no row sees it.", replace(SELF, q_lengths=(5, 0, 3)), edit=_poison_sequence, is_causal=True, return_lse=True, stays="what is not multiplied cannot reach")
 
 
 def _large() -> Iterator[PackedCase]:

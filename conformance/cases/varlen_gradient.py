@@ -89,7 +89,7 @@ def cases() -> Iterator[PackedGradientCase]:
     yield case("behind-causal", "GRAD-32", "Three more keys behind the last sequence, one query each, causal.", replace(ONE, behind=3), is_causal=True, stays="keys of no sequence")
     yield case("tiles", "GRAD-33 GRAD-31", "Lengths around 16 and 32: every tile of these crosses a boundary.", EDGES, dtypes=("float32", *HALVES), stays="several tiles of a sequence")
     yield case("tiles-causal", "GRAD-33 GRAD-31", "The same, causal.", EDGES, is_causal=True, stays="several tiles of a sequence, causal")
-    yield case("accuracy", "GRAD-33", "A sequence of 200 keys beside one of three: each has its own bound.", replace(SELF, q_lengths=(3, 3), k_lengths=(200, 3)), dtypes=("float32", "float64"), stays="a bound for each sequence")
+    yield case("accuracy", "GRAD-33", "A sequence of 200 keys next to one of three: each has its own bound.", replace(SELF, q_lengths=(3, 3), k_lengths=(200, 3)), dtypes=("float32", "float64"), stays="a bound for each sequence")
     yield case("repeat", "GRAD-14", "Five equal calls.", CROSS, repeats=5, is_causal=True, stays="equal calls")
     yield case("memory-sliced", "SDPA-30", "Every second element of wider buffers.", CROSS, memory="sliced", stays="strides")
     yield case("invalid-grad-output", "GRAD-34", "grad_output has a row less than q.", edit=lambda x: replace(x, grad_output=x.grad_output[:-1]), invalid=True, stays="an input that must be refused")
