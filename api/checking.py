@@ -285,7 +285,8 @@ def check(
         that it accepts are the features that it is judged on.  Its attributes (``dtypes``, ``head_widths``, ``layout``,
         …) say what else it takes.
     framework
-        Framework whose arrays it takes: ``numpy``, ``torch`` or ``jax``.  By default what its annotations and the
+        Framework whose arrays it takes: ``numpy``, ``torch`` or ``jax``; or the language of its kernels, ``triton`` or
+        ``pallas``, which are interpreted where there is no device.  By default what its annotations and the
         modules that it names say.
     operator
         ``sdpa``, ``mha``, ``sublayer``, ``sdpa_grad``, ``mha_grad``, ``varlen``, ``varlen_grad``, ``paged``,

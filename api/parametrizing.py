@@ -20,7 +20,7 @@ from attention_conformance.conformance.run.run_checks import Adapters
 from attention_conformance.conformance.targets import DEVICES, Target, refuse_unknown
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import DTYPES, Framework, Function, Implementation, ImplementationError
-from attention_conformance.impls.given import framework_of, name_of
+from attention_conformance.impls.given import arrays_of, framework_of, name_of
 from attention_conformance.impls.loading import as_called, attributes_of, keywords, nearest, operator_of
 from attention_conformance.impls.select import with_attributes
 
@@ -128,16 +128,17 @@ def parametrize(
     signature = operator_of(called, operator)
     accepted = keywords(called, signature)
     taken = framework_of(function) if framework is None else framework
-    if taken not in list(Framework):
+    arrays = arrays_of(taken)
+    if arrays not in list(Framework):
         raise ImplementationError(f"unknown framework {taken!r}{nearest(taken, list(Framework))}")
-    record = Implementation(name_of(function), "", signature.name, Framework(taken))
+    record = Implementation(name_of(function), "", signature.name, Framework(arrays))
     record = with_attributes(record, attributes_of(called))
     dtypes, devices, deviations = as_list(dtypes), as_list(devices), as_list(deviations)
     refuse_unknown("dtypes=", dtypes, DTYPES)
     refuse_unknown("devices=", devices, DEVICES)
     started = _Started(
         function,
-        framework=taken,
+        framework=framework,
         operator=operator,
         dtypes=dtypes,
         devices=devices,

@@ -24,6 +24,7 @@ import cloudpickle
 
 from attention_conformance.impls import calls
 from attention_conformance.impls.contract import Framework, Function, Implementation, ImplementationError
+from attention_conformance.impls.interpreters import KERNELS
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.operators import OPERATORS
 from attention_conformance.impls.select import plug_in
@@ -32,11 +33,12 @@ from attention_conformance.impls.select import plug_in
 _HELD: dict[int, Function] = {}
 _NUMBERS = itertools.count(1)
 
-#: Packages whose arrays a function may work on, by the name of the package.
+#: Frameworks, and languages of kernels, by the packages that a function names; the longest name that fits counts.
 _FRAMEWORKS = {
     "torch": Framework.TORCH,
-    "triton": Framework.TORCH,
+    "triton": "triton",
     "jax": Framework.JAX,
+    "jax.experimental.pallas": "pallas",
     "jaxlib": Framework.JAX,
     "flax": Framework.JAX,
     "numpy": Framework.NUMPY,
@@ -57,7 +59,8 @@ def given(
     function
         Takes and returns arrays as the contract says (impls/PLUGINS.md).
     framework
-        Framework whose arrays it takes: ``numpy``, ``torch`` or ``jax``; by default what ``framework_of`` finds.
+        Framework whose arrays it takes: ``numpy``, ``torch`` or ``jax``; or the language of its kernels, ``triton`` or
+        ``pallas``.  By default what ``framework_of`` finds.
     operator
         Operator that it computes, where it has no attribute that says so.
     isolated
@@ -78,6 +81,8 @@ def given(
     if operator not in OPERATORS:
         raise ImplementationError(f"{operator!r} is not an operator{nearest(operator, OPERATORS)}")
     taken = framework_of(function) if framework is None else framework
+    if not isolated and framework is None:
+        taken = arrays_of(taken)  # an interpreter would stay in this process
     number = next(_NUMBERS)
     with tempfile.TemporaryDirectory(prefix="attention-conformance-") as folder:
         path = Path(folder, f"_given_function_{number}.py")  # a name that no module has
@@ -128,7 +133,8 @@ def framework_of(function: Function) -> str:
     Returns
     -------
     str
-        "numpy", "torch", "jax" or another name of a framework.
+        "numpy", "torch" or "jax"; for a function that names their packages "triton" or "pallas", a language of kernels
+        for torch's or JAX's arrays.
 
     Raises
     ------
@@ -138,33 +144,57 @@ def framework_of(function: Function) -> str:
     inner = inspect.unwrap(function)
     while isinstance(inner, functools.partial):
         inner = inspect.unwrap(inner.func)
-    own = {_FRAMEWORKS.get(each.__module__.partition(".")[0]) for each in type(inner).__mro__}
+    own = {_framework(each.__module__) for each in type(inner).__mro__}
     if found := own & {Framework.TORCH, Framework.JAX}:  # a module of torch, a jitted function
         return str(found.pop())
     plain = getattr(inner, "__func__", inner)  # of a method
     code_of = plain if hasattr(plain, "__code__") else vars(type(inner)).get("__call__")
-    annotations = " ".join(map(str, getattr(code_of, "__annotations__", {}).values()))
-    said = {_FRAMEWORKS[name] for name in ("torch", "jax") if name in annotations.lower()}
-    named = said or _named_frameworks(code_of, set())
-    if len(named) > 1:
-        named = named - {Framework.NUMPY}
-    if len(named) > 1:
-        names = " and ".join(sorted(named))
+    annotations = " ".join(map(str, getattr(code_of, "__annotations__", {}).values())).lower()
+    named = _named_frameworks(code_of, set())
+    said = {str(each) for each in (Framework.TORCH, Framework.JAX) if each in annotations}
+    frameworks = said or {arrays_of(each) for each in named}
+    if len(frameworks) > 1:
+        frameworks = frameworks - {Framework.NUMPY}
+    if len(frameworks) > 1:
+        names = " and ".join(sorted(frameworks))
         raise ImplementationError(f'{name_of(function)} uses {names}: say whose arrays it takes, framework="torch"')
-    return str(next(iter(named), Framework.NUMPY))
+    framework = str(next(iter(frameworks), Framework.NUMPY))
+    return next((each for each in sorted(named) if each in KERNELS and arrays_of(each) == framework), framework)
 
 
-def _named_frameworks(function: Any, seen: set[int]) -> set[Framework]:
-    """The frameworks of the modules that a function and the plain functions that it calls name."""
+def arrays_of(named: str) -> str:
+    """The framework whose arrays a function takes, by what ``framework_of`` gives.
+
+    Parameters
+    ----------
+    named
+        A framework, or a language of kernels.
+
+    Returns
+    -------
+    str
+        The framework; any other word unchanged.
+    """
+    return str(KERNELS[named].framework) if named in KERNELS else named
+
+
+def _framework(module: str) -> str | None:
+    """The framework or language of kernels that a module belongs to, None for any other."""
+    parts = module.split(".")
+    names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((str(_FRAMEWORKS[name]) for name in names if name in _FRAMEWORKS), None)
+
+
+def _named_frameworks(function: Any, seen: set[int]) -> set[str]:
+    """The frameworks, and languages of kernels, that a function and the plain functions that it calls name."""
     code = getattr(function, "__code__", None)
     if code is None or id(code) in seen:
         return set()
     seen.add(id(code))
     inside = [const for const in code.co_consts if isinstance(const, types.CodeType)]  # comprehensions, inner functions
     names = {*code.co_names, *(name for each in inside for name in each.co_names)}
-    found = {
-        _FRAMEWORKS[name] for name in names - function.__globals__.keys() if name in _FRAMEWORKS
-    }  # imported inside
+    imported = names - function.__globals__.keys()
+    found = {framework for name in imported if (framework := _framework(name))}
     closed = {}
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # not bound yet
@@ -172,7 +202,7 @@ def _named_frameworks(function: Any, seen: set[int]) -> set[Framework]:
     known = {**{name: function.__globals__[name] for name in names if name in function.__globals__}, **closed}
     for value in known.values():
         module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", "") or ""
-        framework = _FRAMEWORKS.get(str(module).partition(".")[0])
+        framework = _framework(str(module)) or _framework(type(value).__module__)
         if framework is not None:
             found.add(framework)
         elif isinstance(value, types.FunctionType):

@@ -16,7 +16,7 @@ import pytest
 
 from attention_conformance.impls.calls import Request, call
 from attention_conformance.impls.contract import ImplementationError
-from attention_conformance.impls.given import _HELD, framework_of, given, name_of
+from attention_conformance.impls.given import _HELD, arrays_of, framework_of, given, name_of
 from attention_conformance.impls.process.pool import Pool
 
 ONES = [np.ones((1, 1, 2, 4), np.float32)] * 3
@@ -88,6 +88,38 @@ def answer(function: Any, **settings: Any) -> tuple[np.ndarray, str]:
 def test_a_framework_is_found(function: Any, framework: str) -> None:
     """The framework is found by annotations, by names, and by the functions that are called."""
     assert framework_of(function) == framework
+
+
+class Launched:
+    """A kernel as Triton's decorator leaves it: an object of Triton's, in the user's module."""
+
+
+KERNEL = Launched()
+Launched.__module__ = "triton.runtime.jit"
+
+
+def of_triton(q: Any, k: Any, v: Any) -> Any:
+    """Launches a kernel, and names torch for its output."""
+    import torch
+
+    return KERNEL, torch.empty_like(q)
+
+
+def of_pallas(q: Any, k: Any, v: Any) -> Any:
+    """Calls a kernel."""
+    import jax.experimental.pallas as pl
+
+    return pl.pallas_call(q, k, v)
+
+
+def test_kernels_are_found_by_what_a_function_names() -> None:
+    """They are of a framework, whose arrays the function takes; in this process nothing is interpreted."""
+    assert (framework_of(of_triton), framework_of(of_pallas)) == ("triton", "pallas")
+    assert (arrays_of("triton"), arrays_of("pallas"), arrays_of("numpy")) == ("torch", "jax", "numpy")
+    with given(of_triton) as implementation:
+        assert (implementation.framework, implementation.kernels) == ("torch", "triton")
+    with given(of_triton, isolated=False) as implementation:
+        assert (implementation.framework, implementation.kernels) == ("torch", "")
 
 
 def test_two_frameworks_are_not_guessed() -> None:
