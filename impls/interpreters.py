@@ -105,6 +105,28 @@ def enter(kernels: str) -> Entered:
     return found
 
 
+#: Reason why interpreted kernels are not timed.
+NOT_TIMED = "not timed: its kernels are interpreted, and an interpreter's time says nothing about a kernel's"
+
+
+def interpreted(implementation: Implementation, device: str) -> bool:
+    """Whether the kernels of an implementation are interpreted on a device, and not compiled for it.
+
+    Parameters
+    ----------
+    implementation
+        Any implementation; most have no kernels that could be interpreted.
+    device
+        Device of the call: compiled kernels run on none but their own.
+
+    Returns
+    -------
+    bool
+        True for kernels of Triton or Pallas on the CPU.
+    """
+    return bool(implementation.kernels) and device == "cpu"
+
+
 def not_judged(implementation: Implementation, arrays: Mapping[str, np.ndarray]) -> str:
     """Reason why an implementation is not called with these arguments; "" where it is."""
     if not implementation.kernels:

@@ -41,6 +41,7 @@ from attention_conformance.bench.workloads import arguments
 from attention_conformance.bench.workloads.arguments import SETS
 from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.impls.contract import Framework, Profile
+from attention_conformance.impls.interpreters import NOT_TIMED
 from attention_conformance.impls.process import allocator
 from attention_conformance.impls.process.pool import Crashed, Place, TimedOut, Worker
 from attention_conformance.impls.process.threads import usable_cores
@@ -475,6 +476,8 @@ def _skip_what_is_missing(one: Result, offers: Offers) -> None:
             one.fail("skipped", "no such implementation on this device, in this dtype", name)
         elif lacks:
             one.fail("skipped", f"unsupported: no keyword {', '.join(sorted(lacks))}", name)
+        elif has.get("interpreted"):  # an older suite's worker does not say so
+            one.fail("skipped", NOT_TIMED, name)
 
 
 def _by_process(results: list[Result], offers: Offers) -> Iterator[tuple[str, list[Result]]]:

@@ -21,6 +21,7 @@ from attention_conformance.bench.workloads.workload import parse
 from attention_conformance.conformance.targets import Selection, choose
 from attention_conformance.impls.backend import Backend, backend
 from attention_conformance.impls.contract import Framework, Function
+from attention_conformance.impls.interpreters import interpreted
 from attention_conformance.impls.process.pool import Pool
 
 #: Increased by one when the data that cross the process border change, or the inputs that a batch's number means.
@@ -50,6 +51,7 @@ def offer(patterns: list[str], device: str, dtype: str) -> dict[str, Any]:
             "process": target.implementation.process,
             "profile": target.profile.value,
             "framework": target.implementation.framework.value,
+            "interpreted": interpreted(target.implementation, device),
         }
         for target in found.targets
     }

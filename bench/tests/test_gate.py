@@ -23,6 +23,7 @@ from attention_conformance.bench.validity.checks import Invalid
 from attention_conformance.cli import main
 from attention_conformance.impls.contract import Implementation, InputError
 from attention_conformance.impls.envelope import Shape
+from attention_conformance.impls.interpreters import NOT_TIMED
 from attention_conformance.impls.process import pool
 from attention_conformance.impls.process.pool import Crashed
 
@@ -97,6 +98,25 @@ def test_an_honest_kernel_of_a_framework_is_accepted(kernel: Candidate, tmp_path
         pytest.importorskip("onnxscript")
     verdict = kernel.decided(tmp_path, budget=240.0)
     assert (verdict.verdict, verdict.reasons) == ("accepted", [])
+
+
+PALLAS = """import jax
+import jax.numpy as jnp
+
+
+def attention(q, k, v):
+    s = jnp.matmul(q, k.mT, precision="highest") * q.shape[-1] ** -0.5
+    return jnp.matmul(jax.nn.softmax(s, axis=-1), v, precision="highest")
+"""
+
+
+@pytest.mark.slow(10)
+def test_an_interpreted_kernel_is_decided_and_not_timed(tmp_path: Path) -> None:
+    """Its answers count; a note says why there are no times."""
+    pytest.importorskip("jax")
+    verdict, _ = decided(tmp_path, PALLAS, "attention@pallas")
+    assert (verdict.verdict, verdict.reasons) == ("accepted", [])
+    assert (verdict.timing, verdict.notes) == ([], [NOT_TIMED])
 
 
 @pytest.mark.slow(4)

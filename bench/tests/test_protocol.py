@@ -19,6 +19,7 @@ from attention_conformance.bench.workloads.workload import Workload
 from attention_conformance.conformance.spec import sdpa as reference
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Framework, Implementation
+from attention_conformance.impls.interpreters import interpreted
 from attention_conformance.impls.process import limits
 from attention_conformance.impls.process.pool import Crashed, Spent, tells_core_wait
 
@@ -310,6 +311,17 @@ def test_a_keyword_that_is_not_accepted_is_unsupported() -> None:
     with pytest.raises(Skipped, match="unsupported: no keyword is_causal"):
         measure(answers, Cell(CELL.target, Workload(1, 2, 4, 8, is_causal=True)))
     assert answers.jobs == []
+
+
+@pytest.mark.parametrize("language", ["triton", "pallas"])
+def test_interpreted_kernels_are_not_timed(language: str) -> None:
+    """An interpreter's time is not the kernel's; compiled for a GPU the kernel is timed."""
+    kernel = Implementation("it", "nowhere:function", kernels=language)
+    answers = Answers(Opened("returned"))
+    with pytest.raises(Skipped, match="not timed: its kernels are interpreted"):
+        measure(answers, Cell(Target(kernel, "cpu", "float32"), CELL.workload))
+    assert answers.jobs == []
+    assert not interpreted(kernel, "cuda")
 
 
 def test_running_out_of_memory_is_skipped_with_the_reason() -> None:

@@ -36,6 +36,7 @@ from attention_conformance.conformance.judging.outcomes import Failure
 from attention_conformance.conformance.ledger.load import Deviation
 from attention_conformance.impls.calls import lost_gpu
 from attention_conformance.impls.contract import Implementation
+from attention_conformance.impls.interpreters import NOT_TIMED, interpreted
 from attention_conformance.impls.process.pool import Crashed, TimedOut, tells_core_wait
 from attention_conformance.impls.process.threads import usable_cores
 
@@ -151,7 +152,7 @@ class Protocol:
         return min(1.0, self.queued_seconds / self.job_seconds)
 
     def admit(self, cell: Cell) -> None:
-        """Raise Skipped for a cell that is not begun: it lacks a feature, or is predicted to cost too much.
+        """Raise Skipped for a cell that is not begun: it lacks a feature, is interpreted, or would cost too much.
 
         Parameters
         ----------
@@ -166,6 +167,8 @@ class Protocol:
         missing = arguments.keywords(cell.workload) - self.features(cell.target.implementation)
         if missing:
             raise Skipped(f"unsupported: no keyword {', '.join(sorted(missing))}")
+        if interpreted(cell.target.implementation, cell.target.device):
+            raise Skipped(NOT_TIMED)
         refusal = self.costs.refusal(cell.target, cell.workload, self.plan.least_calls, self.plan.limit)
         if refusal:
             raise Skipped(refusal)
