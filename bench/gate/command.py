@@ -100,6 +100,10 @@ def decided(
         problem="" if problem is None else f"{Path(str(task)).name}: {problem.text}",
     )
     plugged = implementation(candidate, problem)
+    if plugged.kernels:
+        raise InputError(
+            f"{candidate}: the gate interprets no kernels: give it as @{plugged.framework} on a machine with a GPU"
+        )
     if missing := plugged.missing():
         raise InputError(f"{candidate} needs {', '.join(missing)}, which is not installed")
     if problem is not None and problem.form:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import itertools
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,6 @@ from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.calls import BUILT_INSIDE, Reply, Request
 from attention_conformance.impls.contract import Framework, Implementation, ImplementationError, Profile
 from attention_conformance.impls.envelope import Shape
-from attention_conformance.impls.interpreters import NOT_TIMED, interpreted
 from attention_conformance.impls.process import limits, threads
 from attention_conformance.impls.process.pool import Crashed, Pool, Spent, TimedOut
 from attention_conformance.impls.select import with_attributes
@@ -171,10 +169,8 @@ class Gate:
                 if len(self.reasons) >= ENOUGH:
                     return
         if not self.reasons and not self._borrowed():
-            if interpreted(self.candidate, self.task.device):
-                self.notes[NOT_TIMED] = None
-            else:
-                for shape, dtype in itertools.product(self.task.shapes or (DEFAULT,), self.task.dtypes):
+            for shape in self.task.shapes or (DEFAULT,):
+                for dtype in self.task.dtypes:
                     self._time(shape, dtype)
             self._borrowed()
         if not self.reasons:

@@ -23,7 +23,6 @@ from attention_conformance.bench.validity.checks import Invalid
 from attention_conformance.cli import main
 from attention_conformance.impls.contract import Implementation, InputError
 from attention_conformance.impls.envelope import Shape
-from attention_conformance.impls.interpreters import NOT_TIMED
 from attention_conformance.impls.process import pool
 from attention_conformance.impls.process.pool import Crashed
 
@@ -100,23 +99,11 @@ def test_an_honest_kernel_of_a_framework_is_accepted(kernel: Candidate, tmp_path
     assert (verdict.verdict, verdict.reasons) == ("accepted", [])
 
 
-PALLAS = """import jax
-import jax.numpy as jnp
-
-
-def attention(q, k, v):
-    s = jnp.matmul(q, k.mT, precision="highest") * q.shape[-1] ** -0.5
-    return jnp.matmul(jax.nn.softmax(s, axis=-1), v, precision="highest")
-"""
-
-
-@pytest.mark.slow(10)
-def test_an_interpreted_kernel_is_decided_and_not_timed(tmp_path: Path) -> None:
-    """Its answers count; a note says why there are no times."""
-    pytest.importorskip("jax")
-    verdict, _ = decided(tmp_path, PALLAS, "attention@pallas")
-    assert (verdict.verdict, verdict.reasons) == ("accepted", [])
-    assert (verdict.timing, verdict.notes) == ([], [NOT_TIMED])
+@pytest.mark.parametrize(("language", "framework"), [("triton", "torch"), ("pallas", "jax")])
+def test_a_kernel_to_be_interpreted_is_refused(language: str, framework: str, tmp_path: Path) -> None:
+    """The gate's worker has no interpreter, so that nothing is said of such a kernel."""
+    with pytest.raises(InputError, match=f"the gate interprets no kernels: give it as @{framework}"):
+        decided(tmp_path, PLAIN, f"attention@{language}")
 
 
 @pytest.mark.slow(4)
