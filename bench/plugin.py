@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -65,6 +66,10 @@ NAMED, BROKEN = (INVALID, UNSTABLE, KNOWN_DEVIATION), (INVALID, UNSTABLE)
 
 #: Outcomes in the order of the first line, and those that are left out of it where there are none.
 COUNTED, RARE = (TIMED, UNSTABLE, KNOWN_DEVIATION, INVALID, SKIPPED), (UNSTABLE, KNOWN_DEVIATION)
+
+
+#: Reasons of skipped cells that are printed where nothing was timed.
+REASONS = 3
 
 
 @dataclass
@@ -364,6 +369,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.line(note)
     if not counts[TIMED] and not counts[UNSTABLE]:
         terminalreporter.line("FAILED: nothing was timed", red=True)
+        reasons = Counter(document.reason_of(each) for each in bench.records if each.outcome == SKIPPED)
+        for reason, many in reasons.most_common(REASONS):
+            terminalreporter.line(f"  {many} skipped: {reason}")
 
 
 def _tables(bench: Bench) -> list[str]:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from attention_conformance.bench.analysis.statistics import Verdict
-from attention_conformance.bench.paired.measure import BASE, NEW, Plan, Result, Task
+from attention_conformance.bench.paired.measure import BASE, NEW, Plan, Result, Task, _skip_what_is_missing
 from attention_conformance.bench.workloads.workload import parse
+from attention_conformance.impls.interpreters import NOT_TIMED
 
 TASK = Task("mine", "cpu", "float32", parse("prefill-b1h2d16s128"))
 PLAN = Plan()
@@ -56,6 +57,14 @@ def test_a_cell_whose_time_is_over_is_measured_no_more() -> None:
         assert result.goes_on(PLAN)
         add(result, [1.2 if number % 2 else 0.9] * 3)
     assert not result.goes_on(PLAN)
+
+
+def test_interpreted_kernels_are_not_compared() -> None:
+    """The reason says that an interpreter's time is not the kernel's."""
+    one = Result(TASK)
+    has = {"keywords": [], "interpreted": True}
+    _skip_what_is_missing(one, {BASE: {"implementations": {"mine": has}, "not_installed": {}}})
+    assert (one.outcome, one.reason) == ("skipped", NOT_TIMED)
 
 
 def test_a_cell_that_is_invalid_is_measured_no_more() -> None:
