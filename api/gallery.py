@@ -389,10 +389,10 @@ def _view(known: Mapping[str, Entry], work: Path) -> View:
 
 
 def sentence(view: View) -> str:
-    """Sentence of the README: the numbers, and the gravest three findings."""
-    from attention_conformance.reports.gallery import markdown
+    """Sentence of the README: the numbers, and the three most serious findings."""
+    from attention_conformance.reports.gallery import html, markdown
 
-    return f"{markdown.verdict(view)} The gravest: {markdown.gravest(view)}."
+    return f"{html.verdict(view)} The three most serious: {markdown.gravest(view)}."
 
 
 def measure(view: View) -> str:

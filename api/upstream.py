@@ -25,9 +25,9 @@ CHECKED = "on 2026-11-25 the newest for Python 3.11, but of PyTorch: 2.13, where
 _HEAD = f"""\
 # Upstream issues
 
-The gravest findings of the [ledger](../DEVIATIONS.md) and of the [gallery](../../impls/GALLERY.md), each as the text
-of an issue: a script in the library's own terms, what came of it, and what the documentation says. Each was run with
-the versions that it names, {CHECKED}.
+The most serious findings of the [ledger](../DEVIATIONS.md) and of the [gallery](../../impls/GALLERY.md), each as the
+text of an issue: a script in the library's own terms, what came of it, and what the documentation says. Each was run
+with the versions that it names, {CHECKED}.
 `attention-conformance gallery issue '*' --work FOLDER -o conformance/upstream` writes them anew, and refuses one
 whose script is right by then.
 

@@ -82,7 +82,9 @@ def table(found: Measured) -> str:
         [kind, f"{runs['cold']['kinds'][kind][0]:,}", *(f"{run['kinds'][kind][1]:.0f}" for run in runs.values())]
         for kind in KINDS
     ]
-    second = markdown(["`check` by kind of implementation", "results", *(f"{run}, processor seconds" for run in runs)], kinds)
+    second = markdown(
+        ["`check` by kind of implementation", "results", *(f"{run}, processor seconds" for run in runs)], kinds
+    )
     return "\n\n".join([first, second, sentence(found)])
 
 

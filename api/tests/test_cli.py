@@ -10,6 +10,7 @@ import pytest
 
 from attention_conformance import cli, pages
 from attention_conformance.cli import COMMANDS, UNUSABLE, main, parser
+from attention_conformance.conformance.ledger import page
 from attention_conformance.impls import checkout
 from attention_conformance.reports import publish
 
@@ -101,6 +102,15 @@ def test_a_document_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[s
     """An unknown document is refused with the names of the known ones."""
     assert main(["pages", "exampels"]) == UNUSABLE
     assert capsys.readouterr().err == f"error: 'exampels' is no document; there are {', '.join(pages.PAGES)}\n"
+
+
+@pytest.mark.documents
+def test_deviations_are_those_of_every_published_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``pages deviations`` writes the page that is there, with the answers on a GPU."""
+    there = page.PAGE.read_text(encoding="utf-8")
+    monkeypatch.setattr(page, "PAGE", tmp_path / page.PAGE.name)
+    assert pages.run(["deviations"]) == str(page.PAGE)
+    assert page.PAGE.read_text(encoding="utf-8") == there
 
 
 @pytest.mark.parametrize("option", ["--case", "--require", "--conformance-json", "--scripts"])

@@ -293,8 +293,8 @@ def test_the_page_is_made_of_stored_results(tmp_path: Path) -> None:
     page = gallery.page({"local": one}, tmp_path)
     row = next(line for line in page.splitlines() if line.startswith("| local"))
     assert [cell.strip() for cell in row.split("|")][2:5] == ["numpy 2.4.6", "1", "✓"]
-    assert "A query may look at no key at all, by a boolean mask: the mean of v (local)." in page
-    assert "1 ways to call attention, of 1 packages: 0 do what the spec says" in page
+    assert "A row fully masked by a boolean mask: the mean of v (local)." in page
+    assert "1 way to call attention, from 1 package: 0 conform to the spec" in page
     assert target not in page
 
 

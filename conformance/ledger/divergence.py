@@ -118,7 +118,7 @@ def _section(found: Answers, versions: Mapping[str, str], heading: str, devices:
     others = [who for who in found.answers if who not in right]
     parts = [f"{heading} {OPERATORS.get(found.operator, found.operator)}"]
     if others:
-        head = ["question", "the spec", *(_name(who, devices) for who in others)]
+        head = ["question", "spec", *(_name(who, devices) for who in others)]
         rows = [["version", "", *(versions.get(name, "") for name, _ in others)]] if versions else []
         for at, question in enumerate(found.questions):
             row = [question.text, question.right, *(found.answers[who][at] for who in others)]
@@ -126,7 +126,8 @@ def _section(found: Answers, versions: Mapping[str, str], heading: str, devices:
         parts.append(tabulate(rows, head, tablefmt="github", disable_numparse=True))
     if right:
         names = ", ".join(f"`{_name(who, devices).replace('`', '')}` {_supported(found.answers[who])}" for who in right)
-        parts.append(f"As the spec says wherever they answer, of {len(found.questions)} questions: {names}.")
+        many = len(found.questions)
+        parts.append(f"Same as the spec on every question they support (number supported, of {many}): {names}.")
     return "\n\n".join(parts)
 
 

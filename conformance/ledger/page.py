@@ -49,7 +49,7 @@ def render(ledger: Ledger, runs: Sequence[Run], plugged: Sequence[Run] = ()) -> 
     verdicts = {each.record.id: each for each in stale([*runs, *plugged], ledger)}
     parts = [
         _HEAD.rstrip(),
-        "## How libraries answer",
+        "## Divergence: where libraries disagree",
         *(part for run in runs for part in _answers(run)),
         "## The records",
         _count(list(verdicts.values())),
@@ -86,9 +86,9 @@ def _answers(run: Run) -> tuple[str, ...]:
     day = escaped(run.header.started[:10])
     note = (
         f"In {DTYPE}, on {machine}, {day}: {where}. One case asks each question"
-        " ([`questions.py`](ledger/questions.py)). Bold is not what the spec says; an empty cell was not asked."
+        " ([`questions.py`](ledger/questions.py)). Bold: differs from the spec; empty: not run."
     )
-    head = () if devices <= {"cpu"} else ("## How they answer on a GPU",)
+    head = () if devices <= {"cpu"} else ("## Divergence on a GPU",)
     return *head, table, _filled(note)
 
 

@@ -1,6 +1,6 @@
 """Questions on which today's libraries disagree, each with the case that asks it and the spec's answer.
 
-A result file answers them: the tables "how libraries answer" of a report and of DEVIATIONS.md are made from it.
+A result file answers them: the tables of divergence of a report and of DEVIATIONS.md are made from it.
 """
 
 from __future__ import annotations

@@ -40,11 +40,11 @@ def test_who_deviates_has_a_column_and_the_others_are_named() -> None:
     head, _, versions, first, second = (
         [cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")
     )
-    assert head == ["question", "the spec", "b"]
+    assert head == ["question", "spec", "b"]
     assert versions == ["version", "", "x 1.0"]
     assert first == [FIRST.text, FIRST.right, "**the mean of v**"]
     assert second == [SECOND.text, SECOND.right, ""]
-    assert page.endswith("As the spec says wherever they answer, of 2 questions: `a` 1.")
+    assert page.endswith("Same as the spec on every question they support (number supported, of 2): `a` 1.")
     assert "version" not in markdown(answers([WRONG]), {})
 
 

@@ -1,4 +1,4 @@
-"""Upstream issues of the gallery's gravest findings, and which of the ledger's issues are published with them.
+"""Upstream issues of the gallery's most serious findings, and which of the ledger's issues are published with them.
 
 ``issues.toml`` holds them.  An issue of an entry has a script in the library's own terms, which is run in the entry's
 environment; one of the ledger has its script there (conformance/ledger/issues.toml).

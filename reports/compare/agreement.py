@@ -108,7 +108,7 @@ def text(pairs: Sequence[Pair], alone: int) -> str:
     lines += [
         f"half of the intervals are within {percent(half, 1)} of their medians, nine of ten within {percent(most, 1)}"
     ]
-    lines += [f"half of the medians differ by at most {percent(math.expm1(apart), 1)} from one run to the other"]
+    lines += [f"half of the medians differ by at most {percent(math.expm1(apart), 1)} between the runs"]
     return "\n".join(lines + [str(pair) for pair in pairs if not pair.agrees])
 
 
@@ -120,10 +120,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser
         Parser of the command.
     """
-    parser.description = "Whether two runs of the bench agree within the intervals that they print."
-    parser.epilog = (
-        "Exit status: 0 every cell agrees, 1 some do not, 2 it cannot be told (no cell in both, damaged input)."
-    )
+    parser.description = "Whether two runs of the bench agree within their intervals."
+    parser.epilog = "Exit status: 0 every cell agrees, 1 some do not, 2 cannot tell (no cell in both, damaged input)."
     parser.add_argument("one", type=Path, metavar="ONE.json")
     parser.add_argument("other", type=Path, metavar="OTHER.json")
 

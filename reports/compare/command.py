@@ -26,12 +26,10 @@ def options(parser: argparse.ArgumentParser) -> None:
         Parser of the command.
     """
     parser.description = "What changed between two runs: conformance, accuracy, times, memory, cells."
-    parser.epilog = (
-        "Exit status: 0 nothing is worse, 1 something is worse, 2 it cannot be told (unfit or damaged input)."
-    )
+    parser.epilog = "Exit status: 0 nothing is worse, 1 something is worse, 2 cannot tell (unfit or damaged input)."
     side = "result files with commas between them, a model.json, or a folder of result files"
     parser.add_argument("base", metavar="BASE", help=side)
-    parser.add_argument("new", metavar="NEW", help="the same, of the run that is judged")
+    parser.add_argument("new", metavar="NEW", help="the same for the new run, which is judged")
     parser.add_argument("--rules", type=Path, metavar="FILE", help="thresholds and what to ignore, as TOML")
     parser.add_argument(
         "--across-machines",

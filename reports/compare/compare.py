@@ -9,7 +9,7 @@ from attention_conformance.reports.input.read import incomplete
 from attention_conformance.reports.input.records import Records, Source
 
 #: Advice where the runs are of two machines.
-REMEDY = "measure again on one machine, or name an implementation that both timed: --across-machines NAME"
+REMEDY = "measure both on one machine, or name an implementation that both timed: --across-machines NAME"
 
 
 def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: str = "") -> Comparison:
@@ -38,7 +38,7 @@ def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: 
     specs = [{run.spec for run in side.runs} | {_spec(source) for source in side.sources} for side in (base, new)]
     before, after = (" ".join(sorted(filter(None, side))) for side in specs)
     if before and after and before != after:
-        unfit.append(f"the runs are of different versions of the spec: {before} → {after}")
+        unfit.append(f"the runs used different versions of the spec: {before} → {after}")
         return Comparison(base.sources, new.sources, (), (), unfit=tuple(unfit), rules=given.name)
     changed = results.changes(base.results, new.results, given, cut=bool(cut)) if base.results and new.results else []
     speeds: list[Speed] = []
@@ -48,17 +48,17 @@ def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: 
         apart, ways = machines.differences(base.runs, new.runs), machines.ways(base, new)
         changed += speed.changes(base, new, given, memory=not (apart or ways))
         if apart or ways:
-            differ = "were timed in different ways" if ways else "are of different machines"
+            differ = "were timed in different ways" if ways else "are from different machines"
             notes.append(f"memory is not compared: the runs {differ}")
         if ways:
-            unfit.append(f"times that were taken in different ways are not compared ({'; '.join(ways)})")
+            unfit.append(f"times measured in different ways are not compared ({'; '.join(ways)})")
         elif apart and not yardstick:
-            unfit.append(f"times of different machines are not compared ({'; '.join(apart)}): {REMEDY}")
+            unfit.append(f"times from different machines are not compared ({'; '.join(apart)}): {REMEDY}")
         else:
             speeds, found, wholes, why = speed.speeds(base, new, given, yardstick)
             unfit += why
             unfit += [] if speeds or why else ["no cell has samples in both runs"]
-        notes += [f"versions changed, {text}" for text in machines.libraries(base.runs, new.runs)]
+        notes += [f"version of {text}" for text in machines.libraries(base.runs, new.runs)]
         notes += speed.taken_off(found)
         notes += machines.busy((*base.runs, *new.runs))
     keys = set(map(results.key_of, base.results))
@@ -81,10 +81,10 @@ def compare(base: Records, new: Records, rules: Rules | None = None, yardstick: 
 
 def _one_sided(base: Records, new: Records) -> list[str]:
     """Parts that one run has and the other lacks entirely."""
-    kinds = {"conformance results": (base.results, new.results), "cells of the bench": (base.cells, new.cells)}
-    found = [f"the new run has no {kind}, the base has" for kind, (old, now) in kinds.items() if old and not now]
-    found += [f"the base has no {kind}, the new run has" for kind, (old, now) in kinds.items() if now and not old]
-    return found or ([] if any(old and now for old, now in kinds.values()) else ["neither run has any record"])
+    kinds = {"conformance results": (base.results, new.results), "benchmark cells": (base.cells, new.cells)}
+    found = [f"the base has {kind}, the new run has none" for kind, (old, now) in kinds.items() if old and not now]
+    found += [f"the new run has {kind}, the base has none" for kind, (old, now) in kinds.items() if now and not old]
+    return found or ([] if any(old and now for old, now in kinds.values()) else ["neither run has any records"])
 
 
 def _spec(source: Source) -> str:

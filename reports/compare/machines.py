@@ -54,7 +54,7 @@ def differences(base: Sequence[BenchRun], new: Sequence[BenchRun]) -> list[str]:
         return found or [f"id: {' → '.join(dict.fromkeys(map(str, marks)))}"]
     fields = [machine_of(run) for run in runs]
     blank = [run.name for run, said in zip(runs, fields, strict=True) if not any(said.values())]
-    return [f"{', '.join(blank)}: nothing is said of the machine"] if blank else _fields(fields)
+    return [f"{', '.join(blank)}: the machine is not recorded"] if blank else _fields(fields)
 
 
 def ways(base: Records, new: Records) -> list[str]:
@@ -149,10 +149,10 @@ def busy(runs: Iterable[BenchRun]) -> list[str]:
     Returns
     -------
     list[str]
-        Sentences, such as "other work ran beside new.json: calls waited 31 % of their time for a core".
+        Sentences, such as "other work ran during new.json: calls waited 31 % of their time for a core".
     """
     return [
-        f"other work ran beside {run.name}: {words}"
+        f"other work ran during {run.name}: {words}"
         for run, (_, words) in ((run, _slowed(run)) for run in runs)
         if words
     ]

@@ -54,7 +54,7 @@ SHOWN = 10
 LONG = 1000
 
 #: Text instead of the parts of a comment that do not fit.
-LEFT_OUT = "A part is left out, as this comment would be too long; the JSON has everything."
+LEFT_OUT = "A part is left out to keep this comment short enough; the JSON has everything."
 
 _CHANGED = (Verdict.SLOWER, Verdict.FASTER)
 
@@ -90,7 +90,7 @@ def worse_counts(found: Comparison) -> list[str]:
     Returns
     -------
     list[str]
-        Clauses, such as "more memory in 3 places"; none where nothing is worse.
+        Clauses, such as "more memory (3)"; none where nothing is worse.
     """
     count = _alone(found)
     cells = [f"{count} {'cell is' if count == 1 else 'cells are'} slower"] if count else []
@@ -98,7 +98,7 @@ def worse_counts(found: Comparison) -> list[str]:
     return [
         *_slower(found),
         *cells,
-        *(f"{kind} in {number} {'place' if number == 1 else 'places'}" for kind, number in kinds.items()),
+        *(f"{kind} ({number})" for kind, number in kinds.items()),
     ]
 
 
@@ -117,7 +117,7 @@ def _alone(found: Comparison) -> int:
 
 
 def whole(one: Finding) -> str:
-    """Clause about a change as a whole: "torch-sdpa float32 is 12 % slower, all 9 cells, one by 40 %".
+    """Clause about a change as a whole: "torch-sdpa float32 is 12 % slower (all 9 cells, up to 40 %)".
 
     Parameters
     ----------
@@ -133,9 +133,8 @@ def whole(one: Finding) -> str:
     by, most = (abs(ratio - 1) for ratio in (one.ratio.value, one.most))
     beyond = abs(math.log(one.most / one.ratio.value)) > math.log(SAME) and most > by
     all_of = f"all {one.cells}" if one.changed == one.cells else f"{one.changed} of {one.cells}"
-    ignored = " (ignored)" if one.ignored else ""
-    clause = f"{name} is {percent(by)} {one.verdict.value}{ignored}, {all_of} cells"
-    return clause + (f", one by {percent(most)}" if beyond else "")
+    where = f"{all_of} cells" + (f", up to {percent(most)}" if beyond else "") + (", ignored" if one.ignored else "")
+    return f"{name} is {percent(by)} {one.verdict.value} ({where})"
 
 
 def summary_sentences(found: Comparison) -> str:
@@ -157,7 +156,7 @@ def summary_sentences(found: Comparison) -> str:
     alone = {"base": kinds[Kind.CELL] + kinds[Kind.UNTIMED], "new run": kinds[Kind.NEW_CELL]}
     parts = [f"{found.results} results compared"] if found.results else []
     parts += [f"{len(found.speeds)} cells compared ({cells})"] if found.speeds else []
-    parts += [f"{count} timed in the {run} alone" for run, count in alone.items() if count and parts]
+    parts += [f"{count} timed only in the {run}" for run, count in alone.items() if count and parts]
     return "; ".join([*parts, *seen(found)]) or "nothing was compared"
 
 
@@ -166,7 +165,9 @@ def unclear(found: Comparison) -> str:
     some = sum(cell.verdict is Verdict.UNCLEAR for cell in found.speeds)
     if not some:
         return ""
-    return "; ".join([f"{some} of {len(found.speeds)} cells cannot be told apart", *seen(found)]) + "."
+    return (
+        "; ".join([f"{some} of {len(found.speeds)} cells {'is' if some == 1 else 'are'} unclear", *seen(found)]) + "."
+    )
 
 
 def seen(found: Comparison) -> list[str]:
@@ -189,7 +190,7 @@ def seen(found: Comparison) -> list[str]:
 def _seen(one: Machine) -> str:
     limits = ((one.seen_implementation, "an implementation"), (one.seen_cell, "one cell"))
     told = [f"{percent(limit - 1)} in {what}" for limit, what in limits if limit is not None]
-    return f"would have seen {', '.join(told)}"
+    return f"a change of {' or '.join(told)} would have been seen"
 
 
 def changes(found: Iterable[Change], levels: Iterable[Level]) -> pd.DataFrame:
@@ -217,7 +218,7 @@ def changes(found: Iterable[Change], levels: Iterable[Level]) -> pd.DataFrame:
         names = ", ".join(one.name for one in group[:NAMED])
         more = f" and {len(group) - NAMED} more" if len(group) > NAMED else ""
         rows.append((*key, len(group), names + more, f"{shortened(group[0].base)} → {shortened(group[0].new)}"))
-    columns = ["change", "implementation", "device", "dtype", "number", "where", "the first: base → new"]
+    columns = ["change", "implementation", "device", "dtype", "count", "where", "first: base → new"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -249,8 +250,8 @@ def speeds(found: Comparison, verdicts: Iterable[Verdict]) -> pd.DataFrame:
             "base": [_time(cell.base, found.yardstick) for cell in chosen],
             "new": [_time(cell.new, found.yardstick) for cell in chosen],
             "ratio": [digits(cell.ratio.value) for cell in chosen],
-            "95 %": [_ends(cell.ratio) for cell in chosen],
-            "among all cells": [_ends(cell.among_all) for cell in chosen],
+            "95 % interval": [_ends(cell.ratio) for cell in chosen],
+            "adjusted interval": [_ends(cell.among_all) for cell in chosen],
             "why unclear": [cell.why or NONE for cell in chosen],
         }
     )
@@ -281,7 +282,7 @@ def wholes(found: Comparison) -> pd.DataFrame:
         )
         for one in found.findings
     ]
-    columns = ["verdict", "implementation", "device", "dtype", "ratio", "95 %", "cells that changed"]
+    columns = ["verdict", "implementation", "device", "dtype", "ratio", "95 % interval", "cells changed"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -301,7 +302,9 @@ def rules(found: Comparison) -> list[str]:
     if not found.rules:
         return []
     cells, others = found.ignored
-    return [f"judged by {found.rules}: slower cells ignored {cells}, other changes ignored {others}"]
+    slower = f"{cells} slower {'cell' if cells == 1 else 'cells'}"
+    other = f"{others} other {'change' if others == 1 else 'changes'}"
+    return [f"judged by {found.rules}: {slower} and {other} ignored"]
 
 
 def rule(found: Comparison) -> list[str]:
@@ -319,24 +322,25 @@ def rule(found: Comparison) -> list[str]:
     """
     if not found.speeds:
         return []
-    unit = f"times of {found.yardstick}, as measured in the same run" if found.yardstick else "milliseconds"
+    unit = f"multiples of those of {found.yardstick} in the same run" if found.yardstick else "in milliseconds"
     first = (
         f"Times are {unit}: the {percent(QUANTILE)} quantile of the calls of a process run, averaged over the process"
-        " runs of the cell. A ratio is new ÷ base, with what the machine did taken off. An implementation or a cell is"
-        " faster or slower if its ratio is beyond 5 % and its interval among all, which allows for how many there are,"
-        f" lies beyond 2 % (of such findings {percent(FALSE)} are false); a cell is the same if its own 95 % interval"
-        f" lies within {percent(SAME - 1)}; else unclear. A file of rules may set other thresholds."
+        " runs of the cell. Ratios are new ÷ base, corrected for the change of the machine. An implementation or a cell"
+        " is faster or slower if its ratio is beyond 5 % and its adjusted interval, which allows for the number of"
+        f" comparisons, lies beyond 2 % ({percent(FALSE)} of such findings are false); a cell is the same if its own"
+        f" 95 % interval lies within {percent(SAME - 1)}; otherwise it is unclear. A file of rules may set other"
+        " thresholds."
     )
     return [first, *(_machine(one) for one in found.machines), *_offer(found)]
 
 
 def _machine(one: Machine) -> str:
-    by = ", ".join(f"{name} {factor:.3f}" for name, factor in one.yardsticks) or "none was measured in both runs"
+    by = ", ".join(f"{name} {factor:.3f}" for name, factor in one.yardsticks) or "none measured in both runs"
     scatter, cell, implementation = (percent(each, 1) for each in (one.scatter, *one.luck))
     return (
-        f"{one.device}: the machine is taken to be {one.factor.value:.3f} times as slow as in the base"
-        f" ({one.factor.low:.3f} to {one.factor.high:.3f}); yardsticks: {by}. By {one.cells} cells process runs scatter"
-        f" by {scatter}, and from one run to the next a cell by another {cell} and an implementation by"
+        f"{one.device}: the machine accounts for a factor of {one.factor.value:.3f} in time, new ÷ base"
+        f" ({one.factor.low:.3f} to {one.factor.high:.3f}); yardsticks: {by}. Over {one.cells} cells, process runs"
+        f" scatter by {scatter}; from run to run a cell scatters by another {cell} and an implementation by"
         f" {implementation}."
     )
 
@@ -344,18 +348,19 @@ def _machine(one: Machine) -> str:
 def _offer(found: Comparison) -> list[str]:
     """Advice on what sees more, where this comparison could not have seen a change that counts."""
     limits = {_seen(one): one.seen_implementation or one.seen_cell or 1.0 for one in found.machines}
-    told = ", ".join(text for text, limit in limits.items() if limit > ENOUGH)
+    told = "; ".join(text for text, limit in limits.items() if limit > ENOUGH)
     if not told:
         return []
-    said = f"This comparison {told} ({percent(POWER)} of the time, in the median one). "
+    said = f"In this comparison, {told} ({percent(POWER)} of the time, in the median implementation and cell). "
     if len({one.implementation for one in found.speeds}) < IMPLEMENTATIONS and not found.yardstick:
         said += (
-            f"Fewer than {IMPLEMENTATIONS} implementations do not tell the machine from the code: time one beside them"
-            " that did not change, and compare with its times: --across-machines NAME. "
+            f"With fewer than {IMPLEMENTATIONS} implementations, a slower machine cannot be distinguished from slower"
+            " code: also time an implementation that did not change, and compare with its times (--across-machines"
+            " NAME). "
         )
     if found.threads > 1 and any(one.device == "cpu" for one in found.machines):
         said += f"Calls on one core (--threads 1) may scatter much less than on {found.threads}. "
-    offer = "to find smaller changes, time both revisions in the same minutes: "
+    offer = "to find smaller changes, time both revisions side by side: "
     offer += "attention-conformance compare-revisions --base REVISION"
     return [said + offer[:1].upper() + offer[1:]]
 
@@ -411,16 +416,16 @@ def terminal(found: Comparison) -> str:
 def _rows(title: str, frame: pd.DataFrame) -> str:
     shown = frame.head(LINES).map(printable)
     text = tabulate(shown.values.tolist(), list(shown.columns), disable_numparse=True)
-    more = f"\n… and {len(frame) - LINES} more, which --json has" if len(frame) > LINES else ""
+    more = f"\n… and {len(frame) - LINES} more (all are in --json)" if len(frame) > LINES else ""
     return (f"{title}\n\n" if title else "") + text + more
 
 
 def _tables(found: Comparison) -> Iterator[tuple[str, pd.DataFrame]]:
     yield "", changes(found.changes, [Level.WORSE])
-    yield "As a whole:", wholes(found)
+    yield "By implementation:", wholes(found)
     yield "", speeds(found, _CHANGED)
     yield "Better:", changes(found.changes, [Level.BETTER])
-    yield "Changed, and counted neither way:", changes(found.changes, [Level.NOTE, Level.IGNORED])
+    yield "Neither better nor worse, or ignored:", changes(found.changes, [Level.NOTE, Level.IGNORED])
 
 
 def comment(found: Comparison) -> str:
@@ -448,7 +453,7 @@ def comment(found: Comparison) -> str:
     for title, frame in (
         ("Faster", speeds(found, [Verdict.FASTER]).drop(columns="why unclear")),
         ("Better", changes(found.changes, [Level.BETTER])),
-        ("Changed, and counted neither way", changes(found.changes, [Level.NOTE, Level.IGNORED])),
+        ("Neither better nor worse, or ignored", changes(found.changes, [Level.NOTE, Level.IGNORED])),
         ("The same", speeds(found, [Verdict.SAME]).drop(columns="why unclear")),
     ):
         if not frame.empty:
@@ -457,7 +462,7 @@ def comment(found: Comparison) -> str:
     read = files(found)
     more = [f"{len(read) - LINES} more files are in the JSON."] if len(read) > LINES else []
     how = [*map(inert, said), table(read.head(LINES)), *more]
-    ending = fold("How it was judged, and what was read", "\n\n".join(how))
+    ending = fold("Method and files", "\n\n".join(how))
     return _fitted(sections, rest, ending)
 
 

@@ -135,7 +135,7 @@ def drift(key: Key, old: float | None, new: float | None, factor: float) -> Chan
     """
     if old is None or new is None or not max(old, new) >= LEAST_SHARE:
         return None
-    texts = f"{old:.3g} of the bound", f"{new:.3g} of the bound"
+    texts = _of_the_bound(old), _of_the_bound(new)
     if new > old * factor:
         return Change(Kind.ACCURACY, Level.WORSE, *key, *texts)
     if old > new * factor:
@@ -167,9 +167,13 @@ def _way(result: Result | None) -> Mapping[str, Any]:
     )
 
 
+def _of_the_bound(share: float) -> str:
+    return f"{share:.3g} {'of' if share <= 1 else 'times'} the bound"
+
+
 def _outcome_text(result: Result | None) -> str:
     if result is None:
         return "not run"
-    share = f", {result.share:.3g} of the bound" if result.share is not None and not math.isinf(result.share) else ""
+    share = "" if result.share is None or math.isinf(result.share) else f", {_of_the_bound(result.share)}"
     what = f"{words(result.outcome.value)}{share}"
     return f"{what}: {result.reason}" if result.reason else what

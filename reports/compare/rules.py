@@ -169,7 +169,7 @@ def _rule(path: Path, number: int, table: Mapping[str, Any]) -> Rule:
     _refuse_unknown(path, where, table, (*PATTERNS, *THRESHOLDS, "ignore"))
     patterns = {name: table[name] for name in PATTERNS if name in table}
     if not all(isinstance(pattern, str) for pattern in patterns.values()):
-        raise ReportError(f"{path}: {where} has a pattern that is no text")
+        raise ReportError(f"{path}: {where} has a pattern that is not a string")
     thresholds = {name: table[name] for name in THRESHOLDS if name in table}
     for name, value in thresholds.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 < value < float("inf"):
@@ -179,7 +179,7 @@ def _rule(path: Path, number: int, table: Mapping[str, Any]) -> Rule:
     if unknown:
         raise ReportError(f"{path}: {where} ignores {unknown[0]!r}, expected some of {', '.join(IGNORABLE)}")
     if not thresholds and not ignore:
-        raise ReportError(f"{path}: {where} says nothing: it has no threshold and ignores nothing")
+        raise ReportError(f"{path}: {where} has no effect: it sets no threshold and ignores nothing")
     return Rule(number, patterns, thresholds, tuple(ignore))
 
 

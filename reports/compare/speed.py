@@ -104,7 +104,7 @@ def _outcome(cell: Mapping[str, Any] | None) -> str | None:
 
 def _outcome_text(cell: Mapping[str, Any] | None) -> str:
     if cell is None:
-        return "not there"
+        return "missing"
     why = " ".join(text for text in (cell["clause"], cell["reason"]) if text)
     return f"{cell['outcome']}: {why}" if why else cell["outcome"]
 
@@ -136,7 +136,7 @@ def speeds(
         before, after = relative(before, yardstick), relative(after, yardstick)
     both = [key for key in before if key in after]
     if yardstick and not both:
-        notes.append(f"{yardstick} was not timed in both runs on a workload that anything else was timed on")
+        notes.append(f"{yardstick} was not timed in both runs on any workload of another implementation")
     devices = list(dict.fromkeys(key[1] for key in both))
     found: list[Speed] = []
     machine: list[Machine] = []
@@ -160,7 +160,7 @@ def speeds(
             if calls < CALLS:
                 verdict, why = Verdict.UNCLEAR, f"{calls} calls are too few"
             elif verdict is Verdict.UNCLEAR:
-                why = "too wide" if one.ratio.low <= 1 <= one.ratio.high else "not certain among all cells"
+                why = "interval too wide" if one.ratio.low <= 1 <= one.ratio.high else "not certain among so many cells"
             ignored = verdict is Verdict.SLOWER and rules.ignored(SLOWER, **place)
             old, now = (math.exp(float(np.mean(side))) for side in (cell.base, cell.new))
             mine.append(Speed(*key, old, now, one.ratio, one.among_all, verdict, why, ignored))
@@ -185,7 +185,7 @@ def taken_off(found: Sequence[Machine]) -> list[str]:
     moved = [(f"{name} on {one.device}", by) for one in found for name, by in one.workloads]
     return [
         f"{name} is {percent(abs(by - 1))} {(Verdict.SLOWER if by > 1 else Verdict.FASTER).value} in all"
-        " implementations together, which is taken to be the machine's"
+        " implementations together, which is attributed to the machine"
         for name, by in moved
         if not 1 / LEAST < by < LEAST
     ]

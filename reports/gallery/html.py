@@ -49,6 +49,7 @@ def page(view: View) -> str:
         "named": NAMED,
         "uses": sorted({use.value for row in view.rows for use in row.entry.uses}),
         "counts": counts(view),
+        "verdict": verdict(view),
         "data": document.packed({}, tables={}, failures={row.entry.name: _failures(row) for row in view.rows}),
     }
     return document.rendered("gallery.html.j2", SCRIPTS, None, shown)
@@ -63,6 +64,28 @@ def counts(view: View) -> dict[str, int]:
         "wrong": sum(row.failed > 0 for row in view.rows),
         "cases": max(row.passed + row.failed + row.by_design + row.unsupported for row in view.rows),
     }
+
+
+def verdict(view: View) -> str:
+    """The verdict in one sentence.
+
+    Parameters
+    ----------
+    view
+        View of the gallery.
+
+    Returns
+    -------
+    str
+        A sentence with the numbers of ways and packages.
+    """
+    of = counts(view)
+    ways, packages = (f"{of[name]} {name[:-1] if of[name] == 1 else name}" for name in ("ways", "packages"))
+    conform, do = ("conforms" if of["right"] == 1 else "conform"), ("does" if of["wrong"] == 1 else "do")
+    return (
+        f"{ways} to call attention, from {packages}: {of['right']} {conform} to the spec in every supported call,"
+        f" {of['wrong']} {do} not."
+    )
 
 
 def _row(row: Row, view: View) -> dict[str, Any]:

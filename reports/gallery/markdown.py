@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from attention_conformance.conformance.ledger.divergence import escaped
-from attention_conformance.reports.gallery.html import SAYS, counts, documentation
+from attention_conformance.reports.gallery.html import SAYS, documentation, verdict
 from attention_conformance.reports.gallery.view import BY_DESIGN, FAILED, PASSED, Asked, Row, View
 
 PAGE = """\
@@ -13,28 +13,29 @@ PAGE = """\
 
 {verdict}
 
-Each is called as its users call it, by an [adapter](gallery) of a few lines that repairs nothing, in float32 on the
-CPU, and judged by the [spec](../conformance/SPEC.md). A failure is a difference from that spec, which may be the
-library's documented choice. The [page](../reports/published/gallery/index.html) has every failure with its message, and
-the command that shows it. `attention-conformance gallery run NAME` judges one again, `gallery page` makes these pages
-of what is kept. The gravest are written as [issues for upstream](../conformance/upstream/README.md). On {where}.
+Each is called the way its users call it, through an [adapter](gallery) of a few lines that corrects nothing, in float32
+on the CPU, and judged by the [spec](../conformance/SPEC.md). A failure is a difference from that spec, and may be the
+library's documented choice. The [page](../reports/published/gallery/index.html) has every failure with its message and
+the command that reproduces it. `attention-conformance gallery run NAME` judges one again, and `gallery page` makes
+these pages from the results that are kept. The most serious findings are written up as
+[issues for upstream](../conformance/upstream/README.md). Machine and dates: {where}.
 
-## What does each do when …
+## What does each library do?
 
-Bold is what the spec says.
+Bold: as the spec says.
 
 {asked}
 
-## Library by library
+## Results by library
 
-Cases that fail; ✓ all pass, ◇ no more than accepted by design, – not supported, empty: not asked.
+Number of failing cases; ✓ all pass, ◇ only invalid input accepted by design, – not supported, empty: not run.
 
 {matrix}
 {without}
-## Causes, as the diagnosis names them
+## Causes named by the diagnosis
 
-What `check` says by itself: a known mistake, a number or words that give these very results, and for other failures in
-which way they fail. [How often that is right](../conformance/DIAGNOSIS.md#on-the-gallery).
+What `check` prints: a known fault, a value or an exception that gives exactly these results; for other failures, only
+the way in which they fail. [How often that is right](../conformance/DIAGNOSIS.md#on-the-gallery).
 
 {causes}
 
@@ -79,29 +80,8 @@ def page(view: View) -> str:
     )
 
 
-def verdict(view: View) -> str:
-    """The verdict in one sentence.
-
-    Parameters
-    ----------
-    view
-        View of the gallery.
-
-    Returns
-    -------
-    str
-        A sentence with the numbers of ways and packages.
-    """
-    of = counts(view)
-    does = "does" if of["right"] == 1 else "do"
-    return (
-        f"{of['ways']} ways to call attention, of {of['packages']} packages: {of['right']} {does} what the spec says"
-        f" wherever they answer, {of['wrong']} do not."
-    )
-
-
 def gravest(view: View) -> str:
-    """The three gravest findings, in a sentence for the README.
+    """The three most serious findings, in a sentence for the README.
 
     Parameters
     ----------
@@ -113,7 +93,7 @@ def gravest(view: View) -> str:
     str
         A sentence without a full stop.
     """
-    return "; ".join(f"{entry.name}: {each.what[:1].lower()}{each.what[1:]}" for entry, each in view.gravest[:3])
+    return "; ".join(f"`{entry.name}`: {each.what[:1].lower()}{each.what[1:]}" for entry, each in view.gravest[:3])
 
 
 def _asked(one: Asked) -> str:
@@ -156,7 +136,7 @@ def _causes(view: View) -> str:
         lines += [f"  - {escaped(text)}" for text in (*row.named, *row.left)]
     before = [row.entry.name for row in view.rows if row.failed and not row.diagnosis]
     if before:
-        lines += [*([""] if lines else []), f"Judged before causes were kept: {', '.join(before)}."]
+        lines += [*([""] if lines else []), f"Judged before causes were recorded: {', '.join(before)}."]
     return "\n".join(lines) or "No case fails."
 
 
@@ -171,9 +151,9 @@ def _findings(view: View) -> str:
 def _changes(view: View) -> str:
     if view.changes:
         rows = [(one.name, one.versions, one.case, one.was, one.now) for one in view.changes]
-        return _table(rows, ("library", "versions", "case", "was", "is"))
+        return _table(rows, ("library", "versions", "case", "before", "now"))
     if view.has_before:
-        return "Nothing: every case that both versions were asked came to the same."
+        return "Nothing: every case that was run with both versions has the same outcome."
     return "No library has been judged in two versions yet."
 
 

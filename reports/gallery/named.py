@@ -171,10 +171,10 @@ def table(of: Measured) -> str:
         "|  | number | of |  |",
         "| --- | ---: | ---: | ---: |",
         f"| causes that the diagnosis names | {right} | {causes} | {_share(right, causes)} |",
-        f"| causes of whose failures it says something else, wrongly | {wrong} | {causes} | {_share(wrong, causes)} |",
+        f"| causes whose failures it explains wrongly | {wrong} | {causes} | {_share(wrong, causes)} |",
         f"| causes that it does not name | {none} | {causes} | {_share(none, causes)} |",
         f"| explanations that name a cause that was found | {of.naming} | {said} | {_share(of.naming, said)} |",
-        f"| explanations that name another one, which its source has | {of.true} | {said} | {_share(of.true, said)} |",
+        f"| explanations that name another cause, found in its source | {of.true} | {said} | {_share(of.true, said)} |",
         f"| explanations that are wrong | {of.false} | {said} | {_share(of.false, said)} |",
         "",
         "| library | cause that is not named | what the diagnosis says |  |",
@@ -184,7 +184,7 @@ def table(of: Measured) -> str:
         if each.verdict is not Verdict.RIGHT:
             said_words = f"“{escaped(each.said)}”" if each.said else "–"
             lines.append(f"| {each.entry.name} | {escaped(each.cause.what)} | {said_words} | {each.verdict.value} |")
-    without = f"; judged before diagnoses were kept: {', '.join(of.without)}" if of.without else ""
+    without = f"; judged before diagnoses were recorded: {', '.join(of.without)}" if of.without else ""
     return "\n".join([*lines, "", f"{of.entries} ways of calling a library that failed{without}."])
 
 

@@ -31,28 +31,28 @@ LAYER = {
     "Fully masked rows": (13,),
     "Softmax and output": (14, 15),
     "Accuracy and dtype": (18,),
-    "Every call alike": (23,),
-    "Refuses what is wrong": (19, 20, 21, 22),
+    "Call consistency": (23,),
+    "Input validation": (19, 20, 21, 22),
 }
 
 _OF_LAYER = {f"MHA-{number}": name for name, numbers in LAYER.items() for number in numbers}
 
 #: The questions of the page, by the case that asks each, in words that need no spec.
 ASKED = {
-    "empty-row": "A query may look at no key at all, by a boolean mask",
-    "bias-minus-inf-row": "A query may look at no key at all, by a bias of −inf",
-    "causal-more-keys": "Causal, with fewer queries than keys: where does the diagonal begin?",
-    "causal-more-queries": "Causal, with more queries than keys: where does the diagonal begin?",
-    "combined-mask-causal": "A mask and causal together",
-    "scale-zero": "A scale of 0, so that all keys weigh the same",
+    "empty-row": "A row fully masked by a boolean mask",
+    "bias-minus-inf-row": "A row fully masked by a bias of −inf",
+    "causal-more-keys": "Causal with fewer queries than keys: where does the diagonal begin?",
+    "causal-more-queries": "Causal with more queries than keys: where does the diagonal begin?",
+    "combined-mask-causal": "A mask together with causal",
+    "scale-zero": "A scale of 0, which gives all keys the same weight",
     "scale-negative-causal": "A negative scale with causal",
-    "empty-keys": "There is no key: a cache that is still empty",
-    "value-width-larger": "Values of another width than keys",
-    "nan-query-causal": "NaN in a query: is it seen in the result?",
-    "masked-largest-values": "A score that overflows where the mask hides it",
-    "invalid-lengths": "k and v of unequal length: a mistake of the caller",
-    "invalid-dtypes": "q, k and v of unequal dtype",
-    "mha-empty-row": "A layer's query may look at no key at all, by a boolean mask",
+    "empty-keys": "No keys, as with an empty cache",
+    "value-width-larger": "Values of a different width than keys",
+    "nan-query-causal": "NaN in a query: does the result show it?",
+    "masked-largest-values": "A masked score that overflows",
+    "invalid-lengths": "Invalid input: k and v of unequal length",
+    "invalid-dtypes": "Invalid input: q, k and v of unequal dtype",
+    "mha-empty-row": "A row of a layer fully masked by a boolean mask",
 }
 
 #: Words for the spec's short answers, where they need any.
@@ -63,9 +63,9 @@ MEANS = {
     "both hold": "both hold",
     "refused": "an error",
     "NaN": "NaN",
-    "kept out": "no trace of it",
+    "kept out": "no effect",
     "mean of v": "the mean of v",
-    "b_o": "the output's bias alone",
+    "b_o": "only the bias of the output projection",
 }
 
 

@@ -54,9 +54,13 @@ def _series(one: Series) -> dict[str, Any]:
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Options of ``history``."""
-    parser.description = "How every cell went over the runs of a folder, with the places where it changed."
+    parser.description = "The trend of every cell over the runs of a folder, and where it changed."
     parser.add_argument(
-        "places", nargs="+", type=Path, metavar="FOLDER", help="result files, also in folders of it; a glob, or a file"
+        "places",
+        nargs="+",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of result files, with its subfolders; or a glob, or a file",
     )
     parser.add_argument("-o", "--output", required=True, type=Path, metavar="DIR", help="folder to write")
     parser.add_argument(

@@ -179,8 +179,8 @@ def change_table(steps: pd.DataFrame) -> Table:
     numbers = ("new ÷ old", "before, ms", "after, ms")
     titles = ("implementation", numbers[0], "workload", "device", "dtype", *numbers[1:], "first run")
     note = (
-        f"Found by PELT after single outliers were taken out; from {digits(LEAST)}× on, or as much faster."
-        " Cells that changed together are one change; one that stands beside it changed by more or by less."
+        f"Found by PELT after removing single outliers; changes by {digits(LEAST)}× or more, slower or faster."
+        " Cells that changed together are one change; a cell listed beside it changed by more or by less."
     )
     heads = columns(*titles, "versions that changed", "file", "machine", numbers=numbers)
     return Table("steps", "Changes, newest first", heads, rows, note)
@@ -234,14 +234,14 @@ def conformance_table(found: History) -> Table:
         rows.append((*head, *outcomes, went, Cell(last["when"], look="name")))
     titles = tuple(map(words, ("passed", *BAD, "unsupported")))
     heads = columns("implementation", "device", "runs", *titles, numbers=("runs", *titles))
-    note = "Numbers are of the last run; in brackets what became of them since the first."
+    note = "Numbers are of the last run, with the change since the first run in brackets."
     return Table("tallies", "Results by outcome", (*heads, Column("failures"), Column("last run")), tuple(rows), note)
 
 
 def refused_table(found: History) -> Table:
     """One row per file that could not be read."""
     rows = tuple((Cell(name), Cell(why)) for name, why in found.refused.items())
-    return Table("refused", "Files that were refused", columns("file", "why"), rows)
+    return Table("refused", "Refused files", columns("file", "reason"), rows)
 
 
 def _linked_name(row: Mapping[Any, Any], text: str) -> Cell:
@@ -265,7 +265,7 @@ def _newest(steps: pd.DataFrame) -> Answer:
     count = f"{len(last)} {'change' if len(last) == 1 else 'changes'}"
     lead = f"{count} at {last['when'][0] or last['file'][0]}: {slower} slower, {len(last) - slower} faster."
     versions = ", ".join(dict.fromkeys(text for text in last["versions"] if text))
-    note = f"With it: {versions}." if versions else "No version that is recorded changed with it."
+    note = f"Versions that changed: {versions}." if versions else "No recorded version changed."
     return Answer("newest", question, lead, _groups(last), note, "changes")
 
 
@@ -308,7 +308,7 @@ def _place_of(change: Mapping[Any, Any]) -> str:
 def _failing(tallies: pd.DataFrame) -> Answer:
     last = tallies.groupby(["implementation", "device"], sort=False).last().reset_index()
     groups = []
-    for outcome, label in (("failed", "Fails"), ("known-deviation", "Deviates as recorded")):
+    for outcome, label in (("failed", "Fails"), ("known-deviation", "Known deviations")):
         some = last[last[outcome] > 0].to_dict("records")
         items = tuple(Cell(f"{row['implementation']} {row['device']}: {row[outcome]}", link="#tallies") for row in some)
         groups += [Group(f"{label} ({len(items)})", outcome, items)] if items else []

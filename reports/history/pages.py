@@ -109,10 +109,14 @@ def page(found: History) -> str:
         parts.append(table(shown.head(SHOWN)))
         parts += [fold(f"All {len(shown)}", table(shown))] if len(shown) > SHOWN else []
     if found.series:
-        parts += ["## Cells", f"Oldest run left, at most the last {COLUMNS}; │ is a change.", table(_trends(found))]
+        parts += [
+            "## Cells",
+            f"Oldest run on the left, at most the last {COLUMNS} runs; │ marks a change.",
+            table(_trends(found)),
+        ]
     if found.tallies:
         last = tallies(found).groupby(["implementation", "device"], sort=False).last().reset_index()
-        parts += ["## Conformance, in the last run of each", table(last.rename(columns=words))]
+        parts += ["## Conformance in the last run of each implementation", table(last.rename(columns=words))]
     if found.refused:
         reasons = (f"* {code(name)}: {inert(reason)}" for name, reason in found.refused.items())
         parts.append(fold("Refused files", "\n".join(reasons)))

@@ -29,14 +29,14 @@ VERDICTS = {
 def worse(found: Comparison | None) -> Answer:
     """Changes for the worse: cells that are slower, then each other kind of change with the first of its places."""
     if found is None:
-        return Answer("worse", QUESTION, "Not known: this page was made without a base run to compare with.")
+        return Answer("worse", QUESTION, "Unknown: this page was made without a base run to compare with.")
     slower = sorted(found.slower, key=lambda cell: -cell.ratio.value)
     groups = [_group("Slower", len(slower), list(map(_slower, slower)))] if slower else []
     rows = pages.changes(found.changes, [Level.WORSE]).to_dict("records")
     for kind in dict.fromkeys(row["change"] for row in rows):
         some = [row for row in rows if row["change"] == kind]
         items = [Cell(f"{row['implementation']} {row['dtype']} {row['where']}", tip=row[FIRST]) for row in some]
-        number_of = sum(row["number"] for row in some)
+        number_of = sum(row["count"] for row in some)
         groups.append(_group(kind.capitalize(), number_of, items))
     told = pages.summary_sentences(found)
     clear = found.results > 0 or not all(map(_unclear, found.speeds))
@@ -44,7 +44,7 @@ def worse(found: Comparison | None) -> Answer:
     leads = {
         Status.WORSE: f"Worse: {', '.join(pages.worse_counts(found))}.",
         Status.NOTHING_WORSE: f"{nothing}: {told}.",
-        Status.CANNOT_TELL: f"{nothing}: {told}." if clear else f"It cannot be told: {told}.",
+        Status.CANNOT_TELL: f"{nothing}: {told}." if clear else f"Cannot tell: {told}.",
     }
     said = [*([told] if found.status is Status.WORSE else []), *found.unfit, *pages.rules(found)]
     note = " ".join(f"{text[:1].upper()}{text[1:]}." for text in said)
@@ -52,7 +52,7 @@ def worse(found: Comparison | None) -> Answer:
 
 
 #: The column of attention_conformance.reports.compare.pages that shows the first change of a row.
-FIRST = "the first: base → new"
+FIRST = "first: base → new"
 
 
 def _group(label: str, count: int, items: list[Cell]) -> Group:
@@ -108,12 +108,12 @@ def _changes(found: Comparison) -> Table:
     for level, (mark, look) in MARKS.items():
         for row in pages.changes(found.changes, [level]).to_dict("records"):
             cells = (Cell(row[name]) for name in ("change", "implementation", "dtype"))
-            count = Cell(str(row["number"]), row["number"])
+            count = Cell(str(row["count"]), row["count"])
             verdict = Cell(mark, list(MARKS).index(level), look=look)
             where, first = Cell(row["where"], look="several"), Cell(row[FIRST], look="reason")
             rows.append((verdict, *cells, count, where, first, Cell(row["device"])))
-    titles = ("verdict", "change", "implementation", "dtype", "number", "where", FIRST, "device")
-    heads = columns(*titles, numbers=("number",))
+    titles = ("verdict", "change", "implementation", "dtype", "count", "where", FIRST, "device")
+    heads = columns(*titles, numbers=("count",))
     return Table("other-changes", "Conformance, accuracy, memory and cells", heads, tuple(rows))
 
 

@@ -37,11 +37,11 @@ Who = tuple[str, str]
 #: Severity of outcomes: the order in which cells are sorted, and the words for their symbols.
 WORDS = {
     "failed": "{0} of {1} cases failed",
-    "known-deviation": "{0} of {1} cases deviate as recorded",
+    "known-deviation": "{0} of {1} cases are known deviations",
     "advisory": "{0} of {1} cases do not follow a SHOULD",
     "passed": "all {1} cases passed",
     "unsupported": "unsupported",
-    "not-applicable": "not applicable at the sizes that it takes",
+    "not-applicable": "not applicable inside its envelope",
 }
 
 RANK = {"failed": 4, "known-deviation": 3, "advisory": 2, "passed": 1, "unsupported": 0, "not-applicable": 0}
@@ -51,8 +51,8 @@ PARTS = {"SDPA": "Attention", **groups.PARTS}
 
 VERDICTS = {
     "failed": "fails",
-    "known-deviation": "deviates as recorded",
-    "advisory": "conforms, not to every SHOULD",
+    "known-deviation": "known deviations",
+    "advisory": "conforms, with advisories",
     "passed": "conforms",
     "unsupported": "nothing executed",
     "not-applicable": "nothing executed",
@@ -72,7 +72,7 @@ LOW, MIDDLE = 0.25, 0.5
 
 
 def conforms(table: pd.DataFrame) -> Answer:
-    """Implementations that fail, that deviate as recorded, and that do neither."""
+    """Implementations that fail, that have known deviations, and that have neither."""
     several = table["device"].nunique() > 1
     groups: dict[tuple[str, str], list[Cell]] = {}
     for row in table.to_dict("records"):
@@ -82,7 +82,7 @@ def conforms(table: pd.DataFrame) -> Answer:
         label = ("Nothing executed", "unsupported")
         if executed:
             label = ("No failure, no deviation", "passed")
-            label = ("Deviates as recorded", "known-deviation") if row["known-deviation"] else label
+            label = ("Known deviations", "known-deviation") if row["known-deviation"] else label
             label = ("Fails", "failed") if row["failed"] else label
         groups.setdefault(label, []).append(item)
     failing = len(groups.get(("Fails", "failed"), ()))
@@ -118,10 +118,11 @@ def masked_rows(frame: pd.DataFrame, results: Sequence[Result]) -> Answer | None
         look: sum(len(group.items) for group in sdpa if group.look == look) for look in ("passed", "known-deviation")
     }
     lead = (
-        f"{count['passed']} of {sum(count.values())} that can be asked are right, {count['known-deviation']} are not."
+        f"{count['passed']} of {sum(count.values())} that can mask a whole row are right,"
+        f" {count['known-deviation']} are wrong."
     )
-    note = "Right: a query that no key may answer gives zeros, however it was masked. Links lead to the cases."
-    question = "Which implementations are right about fully masked rows?"
+    note = "Right: a query without an allowed key gives zeros, however it is masked. Links open the cases."
+    question = "Which implementations handle fully masked rows correctly?"
     fold = "Layers and gradients" if any(group.folded for group in found) else ""
     return Answer("empty-rows", question, lead, tuple(found), note, "divergence", fold)
 
@@ -147,14 +148,14 @@ def _groups(
         if otherwise:
             wrong[who] = _differs(who, otherwise, several)
         elif who not in executed and said and all(text == given.UNSUPPORTED for _, text in said):
-            tip = "has no way to mask a whole row"
+            tip = "it has no way to mask a whole row"
             silent[who] = Cell(_name(who, several), tip=tip, link=link("clause", clause, *who))
     right = {who: Cell(_name(who, several), link=link("clause", clause, *who)) for who in executed if who not in wrong}
     title = given.OPERATORS[operator]
     labels = (
         ("right", "passed", right),
         ("wrong", "known-deviation", wrong),
-        ("cannot be asked", "unsupported", silent),
+        ("unsupported", "unsupported", silent),
     )
     folded = operator != "sdpa"
     return [
@@ -201,9 +202,9 @@ def implementations(table: pd.DataFrame) -> Table:
     heads = columns("implementation", "device", "verdict", *numbers, "profiles met", numbers=numbers)
     note = (
         "Worst share: the largest error, as a share of its bound, over the cases that passed. Profiles met: the"
-        " strictest precision profile whose bounds all of them keep, by dtype."
+        " strictest precision profile whose bounds all of these cases keep, by dtype."
     )
-    return Table("implementations", "Who conforms to what", heads, tuple(rows), note)
+    return Table("implementations", "Conformance by implementation", heads, tuple(rows), note)
 
 
 def matrices(long: pd.DataFrame) -> list[Table]:
@@ -269,7 +270,7 @@ def differences(table: pd.DataFrame) -> Table:
     heads = columns(
         "clause", "implementation", "device", "outcome", "what it does", "dtypes", "cases", numbers=("cases",)
     )
-    return Table("differences", "How they differ from the spec", heads, rows)
+    return Table("differences", "Differences from the spec", heads, rows)
 
 
 def divergence(results: Iterable[Result]) -> list[Table]:
@@ -288,20 +289,21 @@ def _table(found: given.Answers, several: bool) -> Table:
         rows.append((*head, *cells))
     names = {who: _name(who, several) for who in found.answers}
     right = [f"{names[who]} ({_supported(row)})" for who, row in found.answers.items() if who not in others]
-    note = f"In {DTYPE}, one case for each question."
+    note = f"In {DTYPE}, one case per question."
     if right:
-        note += f" As the spec says wherever they answer, of {len(found.questions)} questions: {', '.join(right)}."
+        note += " Same as the spec on every question they support"
+        note += f" (number supported, of {len(found.questions)}): {', '.join(right)}."
     title = given.OPERATORS.get(found.operator, found.operator)
     short = short_names(name for name, _ in found.answers)
     titles = [_name((short[name], device), several) for name, device in others]
-    heads = (Column("question"), Column("the spec"), *map(Column, titles))
+    heads = (Column("question"), Column("spec"), *map(Column, titles))
     return Table(f"divergence-{found.operator}", title, heads, tuple(rows), note)
 
 
 def answer(text: str, fragment: str = "") -> Cell:
     """One answer: tinted and marked where it is not what the spec says."""
     if text == given.NOT_ASKED:
-        return Cell("", "", spoken="not asked")
+        return Cell("", "", spoken="not run")
     if text == given.UNSUPPORTED:
         return Cell("–", text, tip=text, link=fragment, look="unsupported", spoken=text)
     if text.startswith(BOLD):

@@ -41,9 +41,9 @@ COMPRESSION = 9
 PLAIN = str.maketrans("<>&", ",:.")
 
 #: Text at the end of a longer message, and instead of one that is left out.
-CUT = "\n(Cut here: the result file has the rest.)"
+CUT = "\n(Truncated here; the result file has the rest.)"
 
-LEFT_OUT = "(Left out of this page for its size: the result file has it.)"
+LEFT_OUT = "(Left out to limit the size of this page; the result file has it.)"
 
 #: Lines of a message that the details show anyway: the clause and its sentence, and the command.
 _SAID = re.compile(r"^(?:[A-Z]+-\d+ · |Rerun:).*\n?", re.MULTILINE)

@@ -22,8 +22,8 @@ def kill_matrix(found: Sequence[Mapping[str, Any]]) -> Table:
         )
         for fault in found
     )
-    heads = columns("fault", "class", "clause", "caught by cases", "smallest", "seen in", numbers=("caught by cases",))
-    return Table("faults", "Faults: known mistakes in attention", heads, rows)
+    heads = columns("fault", "class", "clause", "caught by", "smallest case", "seen in", numbers=("caught by",))
+    return Table("faults", "Faults: known mistakes in attention, and the number of cases that catch each", heads, rows)
 
 
 def groups(found: Sequence[Mapping[str, Any]]) -> Table:
@@ -38,8 +38,8 @@ def groups(found: Sequence[Mapping[str, Any]]) -> Table:
         )
         for row in frame.to_dict("records")
     )
-    heads = columns("class", "faults", "hardest to catch", "caught by cases", numbers=("faults", "caught by cases"))
-    return Table("fault-classes", "Classes of mistakes", heads, rows)
+    heads = columns("class", "faults", "hardest to catch", "caught by", numbers=("faults", "caught by"))
+    return Table("fault-classes", "Faults by class, and the number of cases that catch the hardest", heads, rows)
 
 
 def details(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

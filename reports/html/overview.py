@@ -24,7 +24,7 @@ LETTERS, LETTER, AROUND = 19, 4.8, 15
 LEAST = 620
 
 #: The group of plain attention whose clauses are also named by cases of the other operators.
-SHARED = "Every call alike"
+SHARED = "Call consistency"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def picture(results: pd.DataFrame) -> Picture:
         for x, each in enumerate(columns):
             row = counts.get((name, *each))
             if row is None:
-                said.append((names[each], "not asked", ""))
+                said.append((names[each], "not run", ""))
                 continue
             worst = next((outcome for outcome in RANK if row[outcome]), "unsupported")
             path = f"M{LABELS + x * wide} {y}h{wide - GAP}v{HIGH - GAP}h{GAP - wide}z"

@@ -178,7 +178,7 @@ def fastest(cells: pd.DataFrame) -> Table:
                 Cell(first["implementation"], look="name", link=cell_link(first)),
                 number(first["median"], milliseconds(first["median"]), tip=interval(first)),
                 Cell(", ".join(tied), look="several"),
-                Cell(second["implementation"] if second else "alone", look="name"),
+                Cell(second["implementation"] if second else "none", look="name"),
                 number(lead, f"{digits(lead)}×" if second else "–"),
                 Cell(str(first["S"]), first["S"]),
                 Cell(first["device"]),
@@ -187,12 +187,12 @@ def fastest(cells: pd.DataFrame) -> Table:
         )
     numbers = ("S", "median", "lead")
     heads = columns(
-        "what",
+        "description",
         "workload",
         "fastest",
         "median",
-        "not told apart",
-        "next",
+        "tied (95 % intervals overlap)",
+        "next fastest",
         "lead",
         "S",
         "device",
@@ -200,11 +200,11 @@ def fastest(cells: pd.DataFrame) -> Table:
         numbers=numbers,
     )
     note = (
-        "Lead: the next one's median over the fastest one's. Not told apart: those whose 95 % interval overlaps that of"
-        " the fastest; empty where a file has no intervals."
+        "Lead: median of the next fastest ÷ median of the fastest. Tied: implementations whose 95 % interval overlaps"
+        " that of the fastest; empty where a file has no intervals."
     )
     note += clock_note(cells)
-    return Table("fastest", "Fastest where", heads, tuple(rows), note)
+    return Table("fastest", "Fastest by workload", heads, tuple(rows), note)
 
 
 def every_cell(cells: pd.DataFrame) -> Table:
@@ -216,12 +216,12 @@ def every_cell(cells: pd.DataFrame) -> Table:
     rows = tuple(_cell(row, at in winners, limits=limits) for at, row in zip(cells.index, rows_of(cells), strict=True))
     titles = ["implementation", "workload", "S", "device", "dtype", "median", "GFLOP/s", "memory", "share of bound"]
     note = (
-        "★ the fastest of its workload. Memory: the most bytes that one call held beyond its inputs. Share of bound:"
-        " the worst error of the timed result."
+        "★ fastest of its workload. Memory: peak bytes of one call beyond its inputs. Share of bound: worst error of"
+        " the timed result as a share of its bound."
     )
     if limits:
         titles += ["share of limit", "limited by"]
-        note += " Share of limit: of the measured peak or bandwidth, whichever is the lower limit of this call."
+        note += " Share of limit: share of the measured peak or bandwidth that the call reaches, whichever limits it."
     numbers = ("S", "median", "GFLOP/s", "memory", "share of bound", "share of limit")
     return Table("bench", "Every cell", columns(*titles, "note", numbers=numbers), rows, note)
 
@@ -271,7 +271,7 @@ def memory_table(found: Sequence[Memory]) -> Table:
         )
         for one in found
     )
-    numbers = ("exponent", "memory", "bytes a score", "at S")
+    numbers = ("exponent", "memory", "bytes per score", "at S")
     heads = columns("implementation", "family", "device", "dtype", "growth", *numbers, numbers=numbers)
     return Table("memory", "Memory against sequence length", heads, rows, RULE)
 
@@ -279,7 +279,7 @@ def memory_table(found: Sequence[Memory]) -> Table:
 def exponent_interval(one: Memory) -> str:
     """Interval of the exponent, or why there is none."""
     if one.line is None:
-        return "no exponent: fewer than three lengths have a mebibyte"
+        return "no exponent: fewer than three lengths take 1 MiB or more"
     parts = f"95 % interval {one.line.low:.2f} to {one.line.high:.2f}, S {one.line.shortest} to {one.line.longest}"
     share = max(0.0, one.squared / one.bytes) if one.bytes else math.nan
     return parts if math.isnan(share) else f"{parts}; {100 * share:.0f} % of the bytes grow as S²"
@@ -320,7 +320,7 @@ def nearest_timing(cells: pd.DataFrame) -> Timing | None:
 
 def fastest_answer(cells: pd.DataFrame, at: Timing | None) -> Answer:
     """The fastest at that workload, on each device."""
-    question = f"Which is fastest at {LENGTH} causal {DTYPE} here?"
+    question = f"Which is fastest at S = {LENGTH}, causal, {DTYPE}?"
     if at is None:
         return Answer("fastest-here", question, "Nothing was timed in these files.", more="speed")
     groups, leads = [], []
@@ -332,7 +332,7 @@ def fastest_answer(cells: pd.DataFrame, at: Timing | None) -> Answer:
         tied = [row["implementation"] for row in rows[1:] if overlap(first, row)]
         leads.append(f"{first['implementation']}, {milliseconds(first['median'])} on {device}")
         more = [f"{len(tied) - TIED} more"] if len(tied) > TIED else []
-        leads[-1] += f" (not told apart from {', '.join([*tied[:TIED], *more])})" if tied else ""
+        leads[-1] += f" (tied with {', '.join([*tied[:TIED], *more])}: 95 % intervals overlap)" if tied else ""
         items = [
             Cell(
                 f"{row['implementation']} {milliseconds(row['median'])}"
@@ -346,16 +346,16 @@ def fastest_answer(cells: pd.DataFrame, at: Timing | None) -> Answer:
         groups.append(Group(label, "ranked", tuple(items)))
     lead = "; ".join(leads) + "."
     if not at.exact:
-        lead = f"Not timed in these files. Of {title(at.workload)} in {at.dtype}: {lead}"
+        lead = f"Not timed in these files. For {title(at.workload)} in {at.dtype}: {lead}"
     return Answer("fastest-here", question, lead, tuple(groups), more="speed")
 
 
 def quadratic(found: Sequence[Memory], at: Timing | None) -> Answer:
     """Implementations whose memory grows with S², in the family of that workload."""
     here = [one for one in found if at is not None and (one.family, one.dtype) == (at.family, at.dtype)]
-    question = "Which uses quadratic memory?"
+    question = "Which implementations use quadratic memory?"
     if at is None or not here:
-        return Answer("quadratic", question, "Memory was not measured at two lengths in these files.", more="memory-of")
+        return Answer("quadratic", question, "These files do not have memory at two lengths.", more="memory-of")
     several = len({one.device for one in here}) > 1
     longest = max(one.longest for one in here)
     groups = []
@@ -376,19 +376,19 @@ def quadratic(found: Sequence[Memory], at: Timing | None) -> Answer:
             label = growth.value.capitalize()
             groups.append(Group(f"{label} ({len(items)}), bytes at S = {longest}", GROWTHS[growth], items))
     count = {growth: sum(one.growth is growth for one in here) for growth in Growth}
-    unclear = f" Of {count[Growth.UNCLEAR]} it cannot be told." if count[Growth.UNCLEAR] else ""
-    lead = f"{count[Growth.QUADRATIC]} of {len(here)}, in {title(at.family)}, {at.dtype}.{unclear}"
+    unclear = f" {count[Growth.UNCLEAR]} unclear." if count[Growth.UNCLEAR] else ""
+    lead = f"{count[Growth.QUADRATIC]} of {len(here)}, for {title(at.family)}, {at.dtype}.{unclear}"
     return Answer("quadratic", question, lead, tuple(groups), more="memory-of")
 
 
 def memory_bound(cells: pd.DataFrame) -> Answer:
     """The workloads whose lower limit is memory bandwidth, by the measured peaks of the machine."""
-    question = "What is memory-bound here?"
+    question = "What is memory-bound?"
     known = timed(cells)[["family", "device", "dtype", "S", "bound_by", "intensity"]].drop_duplicates()
     known = known[known["bound_by"].isin(["bandwidth", "compute"])]
     if known.empty:
         return Answer(
-            "memory-bound", question, "Not known: these files have no measured limits of the machine.", more="bench"
+            "memory-bound", question, "Unknown: these files have no measured limits of the machine.", more="bench"
         )
     groups = []
     for bound, look in (("bandwidth", "known-deviation"), ("compute", "passed")):
@@ -400,7 +400,7 @@ def memory_bound(cells: pd.DataFrame) -> Answer:
         if items:
             groups.append(Group(f"Limited by {bound} ({len(items)})", look, items))
     count = int((known["bound_by"] == "bandwidth").sum())
-    lead = f"{count} of {len(known)} workloads: bandwidth limits them before arithmetic does."
+    lead = f"{count} of {len(known)} workloads are limited by memory bandwidth rather than compute."
     return Answer("memory-bound", question, lead, tuple(groups), more="bench")
 
 
@@ -411,7 +411,7 @@ def _lengths(rows: pd.DataFrame) -> str:
 
 def _intensity(rows: pd.DataFrame) -> str:
     known = [value for value in rows["intensity"] if not pd.isna(value)]
-    return f"{digits(min(known))} to {digits(max(known))} operations a byte" if known else ""
+    return f"{digits(min(known))} to {digits(max(known))} operations per byte" if known else ""
 
 
 def guides(cells: pd.DataFrame, peaks: Mapping[tuple[str, str], float]) -> pd.DataFrame:

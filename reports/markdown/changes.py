@@ -28,7 +28,7 @@ def sections(found: Comparison) -> list[str]:
     for title, frame in (
         ("Worse", pages.changes(found.changes, [Level.WORSE])),
         ("Slower or faster", pages.speeds(found, [Verdict.SLOWER, Verdict.FASTER]).drop(columns="why unclear")),
-        ("Better, or counted neither way", pages.changes(found.changes, [Level.BETTER, Level.NOTE, Level.IGNORED])),
+        ("Better, neither or ignored", pages.changes(found.changes, [Level.BETTER, Level.NOTE, Level.IGNORED])),
     ):
         if not frame.empty:
             more = f"\n\n{len(frame) - SHOWN} more are on the HTML page." if len(frame) > SHOWN else ""

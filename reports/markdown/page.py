@@ -33,19 +33,19 @@ def page(model: Model) -> str:
     if model.since:
         sections += ["## What changed since the base run", *changes.sections(model.since)]
     if not model.results.empty:
-        sections += ["## How libraries answer", _divergence(records)]
+        sections += ["## Divergence: where libraries disagree", _divergence(records)]
         sections += ["## Conformance", _implementations(model), matrix(model), differences(model)]
     if not cells.empty:
         sections += ["## Speed", *speed(cells, records.sources)]
     if model.memories:
         sections += [
             "## Memory",
-            "Whose memory is quadratic in the length; behind a name its exponent.",
+            "Growth of memory with the sequence length; the number after a name is its exponent.",
             memory.by_growth(model.memories),
         ]
     if records.faults:
-        sections += ["## What the suite catches", *_faults(records)]
-    sections += ["## What this was made from", *origins(records.sources)]
+        sections += ["## Faults that the suite catches", *_faults(records)]
+    sections += ["## Files and environments", *origins(records.sources)]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
@@ -55,7 +55,9 @@ def verdict(model: Model) -> str:
     lines = []
     cut = incomplete(records.sources)
     if cut:
-        lines.append(f"**Incomplete run**: {_names(cut)} ends without a footer; what follows is what was written.")
+        lines.append(
+            f"**Incomplete run**: {_names(cut)} ends without a footer; this page has what was written until then."
+        )
     if not frame.empty:
         lines.append(_conformance_verdict(frame))
     if not cells.empty:
@@ -75,7 +77,7 @@ def _conformance_verdict(frame: pd.DataFrame) -> str:
     everyone = frame["implementation"].unique()
     failing = frame.loc[frame["outcome"] == "failed", "implementation"].unique()
     if not executed:
-        return "**Conformance: nothing was executed, so nothing is known.**"
+        return "**Conformance: unknown, as nothing was executed.**"
     if len(failing):
         start = (
             f"**Conformance: {len(failing)} of {_many(len(everyone), 'implementation')} failed**: {_names(failing)}."
@@ -84,7 +86,7 @@ def _conformance_verdict(frame: pd.DataFrame) -> str:
         deviating = frame.loc[frame["outcome"] == "known-deviation", "implementation"].unique()
         start = (
             f"**Conformance: no new failure in {_many(len(everyone), 'implementation')}**;"
-            f" {len(deviating)} deviate as recorded: {_names(deviating)}."
+            f" {len(deviating)} {'has' if len(deviating) == 1 else 'have'} known deviations: {_names(deviating)}."
         )
     else:
         start = f"**Conformance: {_many(len(everyone), 'implementation')}, no failure.**"
@@ -98,8 +100,8 @@ def _divergence(records: Records) -> str:
     if not found:
         return "No case of these questions was run."
     note = (
-        f"In {DTYPE}, one case for each question (`conformance/ledger/questions.py`)."
-        " Bold is not what the spec says; an empty cell was not run."
+        f"In {DTYPE}, one case per question (`conformance/ledger/questions.py`)."
+        " Bold: differs from the spec; empty: not run."
     )
     return f"{divergence.markdown(found, {})}\n\n{note}"
 
@@ -117,7 +119,7 @@ def _implementations(model: Model) -> str:
     frame["worst share"] = frame["worst share"].map(share)
     note = (
         "*Worst share*: the largest error, as a share of its bound, over the cases that passed."
-        " *Profiles met*: the strictest precision profile whose bounds all of them keep, by dtype."
+        " *Profiles met*: the strictest precision profile whose bounds all of these cases keep, by dtype."
     )
     return "\n\n".join([table(frame), note, *envelopes(model.records.sources)])
 
@@ -128,7 +130,7 @@ def envelopes(sources: tuple[Source, ...]) -> list[str]:
     if not found:
         return []
     lines = "\n".join(f"* {code(name)}: {inert(text)}" for name, text in found)
-    return [f"Calls that are taken, of those that do not take all:\n\n{lines}"]
+    return [f"Envelopes of the implementations that do not take every call:\n\n{lines}"]
 
 
 def matrix(model: Model) -> str:
@@ -152,8 +154,8 @@ def matrix(model: Model) -> str:
     symbols = tables.SYMBOLS
     parts.append(
         f"{symbols['passed']} every executed case passed · {symbols['failed']}k/n k of n executed cases failed ·"
-        f" {symbols['known-deviation']}k/n deviate as recorded · {symbols['advisory']}k/n do not follow a SHOULD ·"
-        f" {symbols['unsupported']} unsupported · {symbols['not-applicable']} not applicable at the sizes taken ·"
+        f" {symbols['known-deviation']}k/n k known deviations · {symbols['advisory']}k/n k do not follow a SHOULD ·"
+        f" {symbols['unsupported']} unsupported · {symbols['not-applicable']} not applicable inside the envelope ·"
         " empty: not run."
         " A case that fails counts at the clause it broke; the counts of all are in `matrix.csv`."
     )
@@ -168,7 +170,7 @@ def differences(model: Model) -> str:
     """Failures, known deviations and advisories, clause by clause."""
     frame, clauses = model.differences.copy(), model.clauses
     if frame.empty:
-        return "### How they differ\n\nNo failure, no deviation, no advice."
+        return "### Differences from the spec\n\nNo failures, known deviations or advisories."
     titles = [clauses[name].title if name in clauses else "" for name in frame["clause"]]
     frame["clause"] = [f"{name} {title}".strip() for name, title in zip(frame["clause"], titles, strict=True)]
     outcomes = frame["outcome"].map(words)
@@ -176,14 +178,14 @@ def differences(model: Model) -> str:
     frame["what it does"] = frame["what it does"].map(shortened)
     if frame["device"].nunique() == 1:
         frame = frame.drop(columns="device")
-    return "### How they differ\n\n" + table(frame.drop(columns="kind"))
+    return "### Differences from the spec\n\n" + table(frame.drop(columns="kind"))
 
 
 def _faults(records: Records) -> list[str]:
     return [
-        "Each fault is a few lines over a correct attention, plugged in as a user's function is"
-        " (`conformance/faults`). *Cases*: how many of the ordinary cases it fails; *smallest*: the smallest of them."
-        ' Every case of every fault is in `faults.csv`; "cf." marks a thread about the same mechanism elsewhere.',
+        "Each fault changes a few lines of a correct attention, and is checked like a user's function"
+        " (`conformance/faults`). *Cases*: how many cases catch it; *smallest*: the smallest of them."
+        ' Every case of every fault is in `faults.csv`; "cf." marks a thread about the same mechanism in other code.',
         table(faults.groups(records.faults), left=2),
         "<details><summary>All faults</summary>",
         table(faults.table(records.faults), ready=True),

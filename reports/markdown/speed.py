@@ -31,21 +31,21 @@ def speed(cells: pd.DataFrame, sources: tuple[Source, ...]) -> list[str]:
         }
         decodes = PAST in str(family)
         parts.append(
-            f"Median milliseconds per call by {'past keys k' if decodes else 'sequence length S'}; the least is bold."
+            f"Median milliseconds per call by {'past keys k' if decodes else 'sequence length S'}; the fastest is bold."
         )
         letter = "k" if decodes else "S"
         parts.append(_lengths(rows, "median_ms", invalid, min, letter))
         formulas = " or ".join(_formulas(sources, rows))
         counted = f"operations are counted as {inert(formulas)}; " if formulas else ""
-        parts.append(f"GFLOP/s, by the median; {counted}the most is bold.")
+        parts.append(f"GFLOP/s, by the median; {counted}the highest is bold.")
         parts.append(_lengths(rows, "gflops", invalid, max, letter))
         if decodes and "tokens_per_second" in rows:
-            parts.append("Tokens per second, by the median; the most is bold.")
+            parts.append("Tokens per second, by the median; the highest is bold.")
             parts.append(_lengths(rows, "tokens_per_second", invalid, max, letter))
     parts.append(
-        "✗ invalid: the result breaks this clause, so it has no timing (one that was right when it was asked again has"
-        " it below, apart) · ≠ known deviation: it breaks this clause as the ledger says, so it has no timing either ·"
-        " – skipped, for a reason given below."
+        "✗ invalid: the result breaks this clause, so it has no time (one that was right when it was run again has it"
+        " below, apart) · ≠ known deviation: it breaks this clause as the ledger says, so it has no time either ·"
+        " – skipped, for the reason given below."
     )
     parts += [_preparation(cells), _untimed(cells)]
     return parts
@@ -86,9 +86,9 @@ def _preparation(cells: pd.DataFrame) -> str:
         return ""
     paid = timed.groupby(["implementation", "device", "dtype"], sort=False)[["prepare_seconds", "first_call_seconds"]]
     frame = paid.agg(["median", "max"])
-    frame.columns = pd.Index(["prepare, median", "prepare, most", "first call, median", "first call, most"])
+    frame.columns = pd.Index(["prepare, median", "prepare, longest", "first call, median", "first call, longest"])
     frame = frame.map("{:.3f}".format).reset_index()
-    text = "### Before the first timed call\n\nSeconds per workload, none of them in the timings.\n\n"
+    text = "### Before the first timed call\n\nSeconds per workload; the times above do not include them.\n\n"
     return text + table(frame, left=3)
 
 

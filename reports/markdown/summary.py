@@ -28,17 +28,17 @@ def page(model: Model) -> str:
         taken = markdown.envelopes(model.records.sources)
         folded.append(fold("Conformance by implementation", "\n\n".join([rows, *taken])))
         if len(model.differences):
-            folded.append(fold("How they differ", markdown.differences(model).partition("\n\n")[2]))
+            folded.append(fold("Differences from the spec", markdown.differences(model).partition("\n\n")[2]))
     if not model.cells.empty:
         timed = model.cells[model.cells["outcome"] == "timed"]
         said = clocks({str(name): value for name, value in row.items()} for row in timed.to_dict("records"))
-        folded.append(fold("Milliseconds per call, the fastest first", "\n\n".join([*said, table(_fastest(timed))])))
+        folded.append(fold("Milliseconds per call, fastest first", "\n\n".join([*said, table(_fastest(timed))])))
     if model.memories:
-        folded.append(fold("Whose memory is quadratic", memory.by_growth(model.memories)))
+        folded.append(fold("Quadratic memory", memory.by_growth(model.memories)))
     folded.append(fold("Files and environments", "\n\n".join(markdown.origins(model.records.sources))))
     for part in folded:
         if sum(map(len, sections)) + len(part) > LONGEST:
-            part = "A table is left out here, as the summary would be too long; the page has it."
+            part = "A table is left out here to keep the summary short enough; the page has it."
         sections.append(part)
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -61,5 +61,5 @@ def _fastest(timed: pd.DataFrame) -> pd.DataFrame:
         first = group.head(3)
         names = [f"{who} {digits(ms)}" for who, ms in zip(first["implementation"], first["median_ms"], strict=True)]
         rows.append((title(str(workload)), workload, device, dtype, ", ".join(names), len(group)))
-    columns = ["what", *tables.WHAT, "fastest, milliseconds", "timed"]
+    columns = ["description", *tables.WHAT, "fastest, milliseconds", "timed"]
     return pd.DataFrame(rows, columns=columns).sort_values(tables.WHAT, ignore_index=True)

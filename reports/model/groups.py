@@ -20,8 +20,8 @@ SDPA = {
     "Grouped heads": (17,),
     "NaN and infinity": (21, 22, 23, 26),
     "Accuracy and dtype": (25, 27),
-    "Every call alike": (28, 29, 30, 39, 40, 41, 45, 46),
-    "Refuses what is wrong": (31, 32, 33, 34, 35, 36),
+    "Call consistency": (28, 29, 30, 39, 40, 41, 45, 46),
+    "Input validation": (31, 32, 33, 34, 35, 36),
 }
 
 #: Titles of the other parts of the spec.

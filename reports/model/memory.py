@@ -14,12 +14,12 @@ from attention_conformance.reports.text import inert, table
 
 #: The rule in a sentence, for a reader.
 RULE = (
-    f"Quadratic: at its longest length a call holds {LEAST_PER_SCORE:.0f} byte or more for each of the B·H·S² scores,"
-    f" and bytes grow as S to the power of more than {BETWEEN}, by the whole 95 % interval of the exponent; or, where"
-    f" that lies on both sides, {100 * SQUARED:.0f} % of the bytes grow as S², by the parabola through the three"
-    " longest lengths."
-    " Unclear: neither says so, there is no exponent as fewer than three lengths have a mebibyte, or the longest call"
-    " has fewer than 2²⁴ scores, which memory that a process has already, or the blocks of a kernel, may hide."
+    f"Quadratic: at the longest length a call holds at least {LEAST_PER_SCORE:.0f} byte for each of the B·H·S² scores,"
+    f" and the 95 % interval of the exponent of S lies above {BETWEEN}; or, where that interval contains {BETWEEN}, at"
+    f" least {100 * SQUARED:.0f} % of the bytes grow as S², by the parabola through the three longest lengths."
+    " Unclear: neither rule decides, or there is no exponent because fewer than three lengths take 1 MiB, or the"
+    " longest call has fewer than 2²⁴ scores, which memory that the process already has, or the blocks of a kernel, may"
+    " hide."
 )
 
 

@@ -58,7 +58,7 @@ class Model:
         apart = machines.differences(runs, ()) if len(runs) > 1 else []
         if not apart:
             return ""
-        return f"Times of different machines stand side by side ({'; '.join(apart)}): rank none against another."
+        return f"These times are from different machines ({'; '.join(apart)}): do not rank them against each other."
 
     @cached_property
     def divergence(self) -> pd.DataFrame:

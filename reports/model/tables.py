@@ -204,9 +204,10 @@ def timing_counts(cells: pd.DataFrame, shown: Callable[[str], str] = str) -> str
     timed = counts.get("timed", 0)
     text = f"{timed} {'cell' if timed == 1 else 'cells'} timed, {counts.get('skipped', 0)} skipped,"
     text += f" {counts.get('invalid', 0)} invalid{names('invalid')}"
+    several = "s" if counts.get("known-deviation", 0) != 1 else ""
     for outcome, said in (
-        ("unstable", "unstable: timed, and in no ranking"),
-        ("known-deviation", "deviate as recorded in the ledger"),
+        ("unstable", "unstable, timed but not ranked"),
+        ("known-deviation", f"known deviation{several}"),
     ):
         text += f" {counts[outcome]} {said}{names(outcome)}" if outcome in counts else ""
     return text

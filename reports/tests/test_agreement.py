@@ -34,7 +34,7 @@ def test_intervals_that_overlap_agree(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out.splitlines() == [
         "1 of 1 cells agree within their intervals",
         "half of the intervals are within 10.6 % of their medians, nine of ten within 11.0 %",
-        "half of the medians differ by at most 20.0 % from one run to the other",
+        "half of the medians differ by at most 20.0 % between the runs",
     ]
 
 
@@ -46,7 +46,7 @@ def test_intervals_that_are_apart_do_not_agree(tmp_path: Path, capsys: pytest.Ca
         "0 of 1 cells agree within their intervals",
         "1 cells are in one run only",
         "half of the intervals are within 9.7 % of their medians, nine of ten within 10.8 %",
-        "half of the medians differ by at most 20.0 % from one run to the other",
+        "half of the medians differ by at most 20.0 % between the runs",
         "a cpu float32 prefill-b1h8d64s128: 10 ms (9 to 11) and 12 ms (11.1 to 13), ratio 1.200",
     ]
 

@@ -101,6 +101,6 @@ def test_a_name_in_the_verdict_is_text(tmp_path: Path) -> None:
 def test_the_report_shows_it(tmp_path: Path) -> None:
     """A section of its own, with the smallest case of each fault."""
     text = page(Model(read([kill_file(tmp_path / "k.json", fault("one", "small", "large"))]), clauses()))
-    assert "## What the suite catches" in text
+    assert "## Faults that the suite catches" in text
     assert "the one mistake" in text
     assert "small" in text

@@ -101,7 +101,7 @@ def test_what_is_accepted_by_design_is_no_failure(made: view.View) -> None:
     """It is counted separately."""
     row = made.rows[0]
     assert (row.failed, row.by_design, row.passed) == (1, 1, 1)
-    assert row.cells["Refuses what is wrong"].worst == view.BY_DESIGN
+    assert row.cells["Input validation"].worst == view.BY_DESIGN
     assert row.cells["Fully masked rows"].worst == view.FAILED
 
 
@@ -117,7 +117,7 @@ def test_a_wrong_result_is_never_by_design() -> None:
 
 def test_a_question_names_who_answers_what(made: view.View) -> None:
     """The spec's answer comes first."""
-    asked = next(one for one in made.asked if "no key at all, by a boolean" in one.text)
+    asked = next(one for one in made.asked if "A row fully masked by a boolean" in one.text)
     assert dict(asked.answers) == {"zeros": ("trains",), "the mean of v": ("serves",)}
 
 
@@ -196,8 +196,8 @@ def test_causes_are_in_the_words_of_a_run(tmp_path: Path) -> None:
 def test_results_that_were_kept_without_a_diagnosis_are_said_so(made: view.View) -> None:
     """The causes are unknown, which does not mean that nothing explains the failures."""
     assert made.rows[0].diagnosis is None
-    assert "Judged before causes were kept: serves." in markdown.page(made)
-    assert "Judged before causes were kept: serves." in html.page(made)
+    assert "Judged before causes were recorded: serves." in markdown.page(made)
+    assert "Judged before causes were recorded: serves." in html.page(made)
     assert named.measured(made).without == ("serves",)
 
 
@@ -279,8 +279,8 @@ def test_the_page_needs_no_other_file_and_runs_no_markup(made: view.View) -> Non
 def test_the_gravest_are_what_a_person_called_grave(made: view.View) -> None:
     """The README names them in a sentence."""
     assert [each.what for _, each in made.gravest] == [MEAN.what]
-    assert markdown.verdict(made) == (
-        "2 ways to call attention, of 1 packages: 1 does what the spec says wherever they answer, 1 do not."
+    assert html.verdict(made) == (
+        "2 ways to call attention, from 1 package: 1 conforms to the spec in every supported call, 1 does not."
     )
 
 

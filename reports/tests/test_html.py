@@ -239,9 +239,9 @@ def test_what_a_reader_of_a_comparison_should_know_is_on_the_page(tmp_path: Path
         for at in (1, 2)
     )
     text = page(Model(new, clauses(), compare(base, new)))
-    assert "Nothing that could be compared changed for certain." in text
-    assert '<p class="note">Times are milliseconds: ' in text
-    assert '<p class="note">versions changed, torch: 2.1 → 2.2</p>' in text
+    assert "No certain change in anything that could be compared." in text
+    assert '<p class="note">Times are in milliseconds: ' in text
+    assert '<p class="note">version of torch: 2.1 → 2.2</p>' in text
 
 
 def test_times_of_two_machines_side_by_side_are_said(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_times_of_two_machines_side_by_side_are_said(tmp_path: Path) -> None:
     one = bench_run(tmp_path / "a.json", cell("x", 128, median_ms=1.0))
     alike = bench_run(tmp_path / "b.json", cell("y", 128, median_ms=1.0))
     other = bench_run(tmp_path / "c.json", cell("z", 128, median_ms=1.0), fingerprint=fingerprint(id="f", cpu="B"))
-    said = "Times of different machines stand side by side (cpu: a processor → B): rank none against another."
+    said = "These times are from different machines (cpu: a processor → B): do not rank them against each other."
     for files, there in (([one], False), ([one, alike], False), ([one, other], True)):
         model = Model(read(files), clauses())
         assert (f'<p class="alarm">{said}</p>' in page(model)) == there
@@ -301,4 +301,4 @@ def test_the_page_is_among_the_outputs(tmp_path: Path) -> None:
     new = bench_run(tmp_path / "new.json", *pages.cells(2.0))
     assert main(["report", str(new), "--base", str(base), "-o", str(tmp_path / "out")]) == 0
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "Worse: square float32 is 100 % slower, all 4 cells." in page
+    assert "Worse: square float32 is 100 % slower (all 4 cells)." in page

@@ -66,7 +66,7 @@ def test_the_plots_are_valid_vega_lite(opened: Opened) -> None:
     """They match the schema of the version that draws them; a plot with an unknown kind of mark does not."""
     opened.drawn()
     found = opened.specifications()
-    assert [one["description"].partition(" ")[0] for one in found] == ["The", "The", "The", "The"]
+    assert [one["description"].partition(" ")[0] for one in found] == ["Median", "Error", "Peak", "Worst"]
     opened.page.evaluate("document.querySelector('.drawing').spec.layer[0].mark.type = 'lines'")
     with pytest.raises(ValidationError):
         opened.specifications()
@@ -88,7 +88,12 @@ def test_it_is_right_about_three_known_numbers(opened: Opened) -> None:
 def test_the_answers_are_at_the_top(opened: Opened) -> None:
     """A newcomer finds them, and the pictures next to them, without scrolling; names are folded."""
     text = opened.page.locator("#questions").inner_text()
-    for question in ("fully masked rows", "fastest at 4096 causal", "quadratic memory", "worse since the base run"):
+    for question in (
+        "fully masked rows",
+        "fastest at S = 4096, causal",
+        "quadratic memory",
+        "worse since the base run",
+    ):
         assert question in text
     assert opened.page.locator("#q-empty-rows .lead").bounding_box()["y"] < 720
     assert opened.page.locator("#picture svg").bounding_box()["y"] < 720
@@ -105,6 +110,12 @@ def test_a_cell_of_the_small_matrix_opens_its_clauses(opened: Opened) -> None:
     cell.click()
     row = opened.page.locator("#details", has_text="square on cpu: Fully masked rows").locator("tbody tr")
     assert row.inner_text().split("\t") == ["SDPA-15 Fully masked rows", "✗ failed", "2 failed, 1 passed"]
+
+
+def test_an_address_with_the_former_name_of_a_group_opens_it(opened: Opened) -> None:
+    """The details have the name that the group has now."""
+    opened.page.evaluate("location.hash = 'group/Every%20call%20alike/square/cpu'")
+    opened.page.locator("#details-h", has_text="square on cpu: Call consistency").wait_for()
 
 
 def test_words_filter_the_rows(opened: Opened) -> None:
@@ -230,7 +241,7 @@ def test_the_time_of_an_unstable_cell_is_in_its_details(browser: Any, tmp_path: 
     one = of(browser, tmp_path, bench_run(tmp_path / "b.json", timed("y", 128, steady(1e-3)), unstable))
     one.page.evaluate("location.hash = 'cell/x/cpu/float32/prefill-b1h8d64s128'")
     details = one.page.locator("#details")
-    details.locator("dt", has_text="median of the equal calls, in no ranking").wait_for()
+    details.locator("dt", has_text="median of the equal calls, not ranked").wait_for()
     assert "2 ms" in details.locator("dl").inner_text().splitlines()
     assert "7" in details.locator("dl").inner_text().splitlines()
     one.context.close()

@@ -41,7 +41,7 @@ def test_a_cell_of_the_picture_is_as_serious_as_its_worst_case() -> None:
     found = picture(tables.conformance([*some, result("z", "c1", Outcome.UNSUPPORTED, clauses=("SDPA-9",))]))
     rows = {row["name"]: [tuple(cell[:2]) for cell in row["cells"]] for row in found.cells["rows"]}
     assert rows["Causal"] == [("x", "1 of 2 cases failed"), ("y", "all 1 cases passed"), ("z", "unsupported")]
-    assert rows["Scores"] == [("x", "not asked"), ("y", "all 1 cases passed"), ("z", "not asked")]
+    assert rows["Scores"] == [("x", "not run"), ("y", "all 1 cases passed"), ("z", "not run")]
     assert set(found.paths) == {"failed", "passed", "unsupported"}
 
 
@@ -55,11 +55,11 @@ def test_what_cannot_be_told_is_a_line_and_no_row() -> None:
     """The others are rows; where every verdict is clear there is no line."""
     speeds = (speed("slow", Verdict.SLOWER), speed("a", Verdict.UNCLEAR), speed("b", Verdict.UNCLEAR))
     found = Comparison(changes=(), speeds=speeds, base=(), new=())
-    assert compared.unclear(found) == "2 of 3 cells cannot be told apart."
+    assert compared.unclear(found) == "2 of 3 cells are unclear."
     (table,) = changes.tables(found)
     assert [row[0].text for row in table.rows] == ["slow"]
     for text in (compared.terminal(found), compared.comment(found)):
-        assert "2 of 3 cells cannot be told apart" in text
+        assert "2 of 3 cells are unclear" in text
         assert "| a " not in text
     assert compared.unclear(Comparison(changes=(), speeds=speeds[:1], base=(), new=())) == ""
 

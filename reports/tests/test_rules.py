@@ -39,8 +39,8 @@ def given(folder: Path, text: str) -> rules.Rules:
         ('[[rule]]\nmemory = "2"', "memory = '2'"),
         ('[[rule]]\nignore = ["slowr"]', "rule 1 ignores 'slowr', expected some of slower, new failure"),
         ('[[rule]]\nignore = "slower"', "ignores 'slower', expected"),
-        ('[[rule]]\ncase = "a"', "rule 1 says nothing"),
-        ("[[rule]]\nleast = 2.0\ncase = 1", "a pattern that is no text"),
+        ('[[rule]]\ncase = "a"', "rule 1 has no effect"),
+        ("[[rule]]\nleast = 2.0\ncase = 1", "a pattern that is not a string"),
         ("[[rule", "cannot be read"),
     ],
 )
@@ -125,10 +125,10 @@ SLOW = '[[rule]]\nimplementation = "square"\nignore = ["slower"]\n'
 @pytest.mark.parametrize(
     ("text", "status", "answer"),
     [
-        ("", 1, "Worse: square float32 is 50 % slower, all 4 cells."),
+        ("", 1, "Worse: square float32 is 50 % slower (all 4 cells)."),
         (SLOW, 0, "Nothing: 12 cells compared"),
         ("[[rule]]\nleast = 1.6\n", 0, "Nothing: 12 cells compared"),
-        ("[[rule]]\nleast = 1.4\n", 1, "Worse: square float32 is 50 % slower, all 4 cells."),
+        ("[[rule]]\nleast = 1.4\n", 1, "Worse: square float32 is 50 % slower (all 4 cells)."),
     ],
 )
 def test_a_page_and_a_comparison_judge_by_the_same_rules(
@@ -155,7 +155,7 @@ def test_a_page_names_its_rules_and_counts_what_they_ignore(tmp_path: Path) -> N
         read([bench_run(tmp_path / "b.json", *pages.cells(1.5))]),
     )
     found = compare(base, new, given(tmp_path, SLOW))
-    said = "udged by rules.toml (1 rule): slower cells ignored 4, other changes ignored 0."
+    said = "udged by rules.toml (1 rule): 4 slower cells and 0 other changes ignored."
     assert changes.worse(found).note.endswith(f"J{said}")
     assert since.verdict(found).endswith(f"J{said}")
     assert "udged" not in changes.worse(compare(base, new)).note

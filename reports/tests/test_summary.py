@@ -109,7 +109,7 @@ def test_an_envelope_that_is_no_envelope_is_left_out(tmp_path: Path) -> None:
     model = Model(read([conformance_file(tmp_path / "c.jsonl", result("x", "c1"))]), clauses())
     for wrong in ("text", [1], [{"implementation": "x"}], {"x": 1}):
         model.records.sources[0].environment["envelopes"] = wrong
-        assert "Calls that are taken" not in page.page(model)
+        assert "Envelopes of the implementations" not in page.page(model)
 
 
 def test_a_known_deviation_of_the_bench_is_no_invalid_cell(tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ def test_a_known_deviation_of_the_bench_is_no_invalid_cell(tmp_path: Path) -> No
     one = cell("x", 128, "known-deviation", clause="SDPA-10", reason="no kernel [the-record]")
     model = Model(read([bench_file(tmp_path / "b.json", cell("y", 128, median_ms=1.0), one)]), clauses())
     whole = page.page(model)
-    assert "0 invalid. 1 deviate as recorded in the ledger (`x`)." in whole
+    assert "0 invalid. 1 known deviation (`x`)." in whole
     assert "≠ SDPA-10" in whole
     assert "| known deviation | SDPA-10" in whole
     assert r"no kernel \[the-record\]" in whole
-    assert "1 deviate as recorded in the ledger (x)" in html.page(model)
+    assert "1 known deviation (x)" in html.page(model)

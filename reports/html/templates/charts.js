@@ -102,14 +102,14 @@
   const OPTIMAL = [{ filter: "datum.optimal == 'True'" }];
   const PROFILES = ["wide", "fused", "storage"];
   const SPECS = {
-    time: (of) => againstLength(logarithmic("milliseconds", "Median of a call, ms"), of, true),
-    memory: (of) => againstLength(logarithmic("memory", "Memory of a call beyond its inputs, bytes", {}, "~s"), of, false),
+    time: (of) => againstLength(logarithmic("milliseconds", "Median time of a call, ms"), of, true),
+    memory: (of) => againstLength(logarithmic("memory", "Peak memory beyond the inputs, bytes", {}, "~s"), of, false),
     frontier: ({ color, shape }) => fitting(380, {
       params,
       data: { name: "cells" },
       encoding: {
-        x: logarithmic("milliseconds", "Median of a call, ms", { nice: false, padding: 30 }),
-        y: logarithmic("share", "Worst error, share of its bound", { nice: false, padding: 30 }),
+        x: logarithmic("milliseconds", "Median time of a call, ms", { nice: false, padding: 30 }),
+        y: logarithmic("share", "Worst error as a share of its bound", { nice: false, padding: 30 }),
       },
       layer: [
         { transform: OPTIMAL, mark: { type: "line", interpolate: "step-after", strokeDash: [5, 4], color: "var(--guide)" } },

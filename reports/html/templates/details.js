@@ -7,7 +7,8 @@
   const body = document.getElementById("details-body");
   const SERIOUS = ["failed", "known-deviation", "advisory", "passed", "unsupported", "not-applicable"];
   const SYMBOLS = { failed: "✗", "known-deviation": "≠", advisory: "!", passed: "✓", unsupported: "–", "not-applicable": "∅" };
-  const WORDS = { "known-deviation": "deviate as recorded", advisory: "do not follow a SHOULD" };
+  const WORDS = { "known-deviation": "known deviations", advisory: "do not follow a SHOULD" };
+  const FORMER = { "Every call alike": "Call consistency", "Refuses what is wrong": "Input validation" }; // groups in earlier addresses
   const MANY = 200; // rows that are shown at first; a button shows the others
 
   const badge = (outcome) => el("span", { class: outcome }, `${SYMBOLS[outcome] || ""} ${outcome.replace("-", " ")}`);
@@ -19,11 +20,11 @@
   // What the details of a cell show, in this order.
   const FIELDS = [
     ["outcome", "outcome"], ["clause", "clause"], ["reason", "reason"], ["median", "median", milliseconds],
-    ["seconds", "median of the equal calls, in no ranking", milliseconds], ["calls", "equal calls", whole],
-    ["interval_low", "95 % interval from", milliseconds], ["interval_high", "to", milliseconds], ["min", "least sample", milliseconds], ["max", "greatest sample", milliseconds],
+    ["seconds", "median of the equal calls, not ranked", milliseconds], ["calls", "equal calls", whole],
+    ["interval_low", "95 % interval from", milliseconds], ["interval_high", "to", milliseconds], ["min", "smallest sample", milliseconds], ["max", "largest sample", milliseconds],
     ["rounds", "samples", whole], ["process_runs", "process runs", whole], ["stopped", "stopped by"], ["gflops", "GFLOP/s", digits], ["tokens_per_second", "tokens per second", digits],
     ["memory", "memory beyond the inputs, bytes", whole], ["memory_method", "measured by"], ["share", "worst error, share of bound", digits], ["profile", "profile"],
-    ["flops", "operations", whole], ["bytes_least", "bytes moved at least", whole], ["intensity", "operations a byte", digits], ["bound_by", "limited by"], ["share_of_limit", "share of that limit", digits], ["share_of_peak", "share of the matmul peak", digits],
+    ["flops", "operations", whole], ["bytes_least", "minimum of bytes moved", whole], ["intensity", "operations per byte", digits], ["bound_by", "limited by"], ["share_of_limit", "share of that limit", digits], ["share_of_peak", "share of the matmul peak", digits],
     ["prepare_seconds", "prepare", milliseconds], ["first_call_seconds", "first call", milliseconds], ["operator", "operator"], ["family", "family"],
   ];
   const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
@@ -51,7 +52,7 @@
   }
 
   function download(name, rows) {
-    const button = el("button", { type: "button", class: "csv" }, `CSV of these ${rows.length}`);
+    const button = el("button", { type: "button", class: "csv" }, `CSV of these ${rows.length} results`);
     button.addEventListener("click", () => page.saveFrame(name, rows));
     return el("p", {}, button);
   }
@@ -65,8 +66,8 @@
     const script = /^Script:\s*(.+)$/m.exec(r.message);
     return el("div", {},
       el("pre", {}, r.message || r.reason || "No message."),
-      script ? el("p", {}, "Script, which needs the framework alone: ", el("code", {}, script[1])) : null,
-      el("p", {}, "Run it again:"), copied(command(r)));
+      script ? el("p", {}, "Script that needs only the framework: ", el("code", {}, script[1])) : null,
+      el("p", {}, "Rerun:"), copied(command(r)));
   }
 
   function clause(data, id, implementation, device) {
@@ -102,7 +103,8 @@
   }
 
   // A clause group on an implementation: what each of its clauses came to.
-  function group(data, name, implementation, device) {
+  function group(data, given, implementation, device) {
+    const name = FORMER[given] || given;
     const some = page.rows(data, "conformance").filter((r) => r.implementation === implementation && r.device === device);
     const rows = Object.keys(data.clauses).filter((id) => data.groups[id] === name).map((id) => {
       const of = some.filter((r) => counts(r, id));
@@ -140,7 +142,7 @@
     }
     const peers = page.rows(data, "bench").filter((one) => one.workload === workload && one.device === device && one.dtype === dtype && one.median !== null).sort((x, y) => x.median - y.median);
     const rows = peers.map((one) => [a(one.implementation, "cell", one.implementation, device, dtype, workload), digits(one.median * 1e3), digits(one.median / (r.median || peers[0].median)), one.memory === null ? "–" : whole(one.memory)]);
-    const against = peers.length > 1 ? [el("h3", {}, "Against its peers"), table(["implementation", "median, ms", r.median === null ? "÷ fastest" : "÷ this one", "memory, bytes"], rows, [1, 2, 3])] : [];
+    const against = peers.length > 1 ? [el("h3", {}, "Compared with other implementations"), table(["implementation", "median, ms", r.median === null ? "÷ fastest" : "÷ this one", "memory, bytes"], rows, [1, 2, 3])] : [];
     const called = data.titles[workload] ? el("p", {}, data.titles[workload]) : null;
     return [`${implementation} on ${device} in ${dtype}: ${workload}`, [called, list, ...against], true];
   }
@@ -150,7 +152,7 @@
     if (!found) return [name, [], false];
     const sources = Object.entries(found.sources).flatMap(([text, address]) => [address ? el("a", { href: address, rel: "noreferrer" }, text) : text, " · "]).slice(0, -1);
     const rows = page.rows(data, "faults").filter((f) => f.fault === name);
-    return [found.title, [found.when ? el("p", {}, found.when) : null, el("p", {}, "Seen in: ", ...sources), sentence(data, found.clause), el("p", {}, `${rows.length} cases catch it, the smallest first:`), table(["case", "dtypes"], rows.map((f) => [f.case, f.dtypes]))], true];
+    return [found.title, [found.when ? el("p", {}, found.when) : null, el("p", {}, "Seen in: ", ...sources), sentence(data, found.clause), el("p", {}, `Caught by ${rows.length} cases, the smallest first:`), table(["case", "dtypes"], rows.map((f) => [f.case, f.dtypes]))], true];
   }
 
   const KINDS = { clause, group, result, cell, fault };

@@ -14,6 +14,7 @@
     failed: (a, b) => a.dataset.failed - b.dataset.failed || b.dataset.passed - a.dataset.passed,
     passed: (a, b) => b.dataset.passed - a.dataset.passed,
   };
+  const FORMER = { "Every-call-alike": "Call-consistency", "Refuses-what-is-wrong": "Input-validation" }; // groups in earlier addresses
   let use = "all";
 
   function show() {
@@ -47,7 +48,7 @@
     const fill = () => {
       if (!made.open || made.children.length > 1) return;
       const command = `attention-conformance gallery run ${name} --case ${one.case}`;
-      made.append(el("pre", {}, one.message || one.reason), el("p", {}, "Again, with a script for it: ", el("code", {}, command)));
+      made.append(el("pre", {}, one.message || one.reason), el("p", {}, "Rerun, with a script that reproduces it: ", el("code", {}, command)));
     };
     made.addEventListener("toggle", fill);
     if (isOpen) { made.open = true; fill(); }
@@ -55,7 +56,8 @@
   }
 
   async function open() {
-    const [name, group] = location.hash.slice(1).split("/").map(decodeURIComponent);
+    const [name, given] = location.hash.slice(1).split("/").map(decodeURIComponent);
+    const group = FORMER[given] || given;
     if (!group) return dialog.open && dialog.close();
     const { failures } = await page.ready;
     const all = failures[name] || [];

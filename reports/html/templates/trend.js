@@ -28,7 +28,7 @@
     version: named("version", { title: null, sort: null, axis: { labelAngle: 0, labelOverlap: true } }),
   };
   const HEIGHT = 200; // half that of a plot of many implementations: there is one for each cell
-  const TITLE = "Median of a call, ms";
+  const TITLE = "Median time of a call, ms";
   const TIME = number("milliseconds", { title: TITLE, scale: { zero: false }, axis: { tickCount: 5 } });
   const TIPS = [
     number("milliseconds", { title: "median, ms" }), number("low", { title: "95 % from, ms" }), number("high", { title: "95 % to, ms" }),
