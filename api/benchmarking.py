@@ -340,7 +340,7 @@ def benchmark(
         ("seconds", seconds, 1e-3, 3600),
     ):
         if not least <= value <= most:
-            raise ImplementationError(f"{name} is {value:g}; it is {least:g} to {most:g}")
+            raise ImplementationError(f"{name} is {value:g}; expected {least:g} to {most:g}")
     workloads = _workloads(shapes, is_causal)
     others = [against] if isinstance(against, str) or callable(against) else list(against)
     plan = Plan(seconds=seconds, limit=18 * seconds, process_runs=processes, threads=threads, seed=drawn_seed())

@@ -34,13 +34,13 @@ class Command:
 
 COMMANDS: dict[str, Command] = {
     "check": Command(
-        "judge implementations: what `pytest conformance` does, in any folder",
+        "judge implementations: like `pytest conformance`, but in any folder",
         "attention-conformance check mykernels.py:attention --dtype float32",
         "cli:check",
         "cli:check_options",
     ),
     "bench": Command(
-        "time implementations: what `pytest bench` does, in any folder",
+        "time implementations: like `pytest bench`, but in any folder",
         "attention-conformance bench mykernels.py:attention --preset quick --benchmark-json bench.json",
         "cli:bench",
         "cli:bench_options",
@@ -54,14 +54,14 @@ COMMANDS: dict[str, Command] = {
         extra="reports",
     ),
     "gate": Command(
-        "decide about a kernel that nobody wrote by hand: accepted, rejected, or cannot tell",
+        "accept or reject a generated kernel (or: cannot tell)",
         "attention-conformance gate candidate.py:attention --shape 2,4,4,64,64,32 --json verdict.json",
         "bench.gate.command:run",
         "bench.gate.command:options",
         extra="bench",
     ),
     "compare-revisions": Command(
-        "time two git revisions or environments in the same minutes: a paired comparison",
+        "time two git revisions or environments side by side: a paired comparison",
         "attention-conformance compare-revisions --base main --impl mykernels.py:attention",
         "bench.paired.command:run",
         "bench.paired.command:options",
@@ -75,14 +75,14 @@ COMMANDS: dict[str, Command] = {
         extra="reports",
     ),
     "compare": Command(
-        "tell what changed between two runs",
+        "show what changed between two runs",
         "attention-conformance compare old/ new/",
         "reports.compare.command:run",
         "reports.compare.command:options",
         extra="reports",
     ),
     "agree": Command(
-        "tell whether two runs of the bench agree within the intervals that they print",
+        "check whether two runs of the bench agree within the intervals they print",
         "attention-conformance agree first.json second.json",
         "reports.compare.agreement:run",
         "reports.compare.agreement:options",
@@ -96,7 +96,7 @@ COMMANDS: dict[str, Command] = {
         extra="reports",
     ),
     "history": Command(
-        "show how every cell went over many runs",
+        "show how every cell changed over many runs",
         "attention-conformance history runs/ -o history",
         "reports.history.command:run",
         "reports.history.command:options",
@@ -137,7 +137,7 @@ COMMANDS: dict[str, Command] = {
         "conformance.commands:merge_options",
     ),
     "ledger": Command(
-        "keep the ledger of known deviations true, and report them: propose, stale, apply, list, issue, page",
+        "keep the ledger of known deviations up to date, and report them: propose, stale, apply, list, issue, page",
         "attention-conformance ledger stale conformance.jsonl",
         "conformance.ledger.commands:run_ledger",
         "conformance.ledger.commands:ledger_options",
@@ -162,7 +162,7 @@ COMMANDS: dict[str, Command] = {
         extra="reports",
     ),
     "gallery": Command(
-        "judge the attention of libraries, each in an environment of its own: list, run, page, issue",
+        "judge attention in other libraries, each in its own environment: list, run, page, issue",
         "attention-conformance gallery run 'flax-*' --work gallery",
         "gallery:run",
         "gallery:options",
@@ -223,7 +223,7 @@ def _forwarding(parser: argparse.ArgumentParser) -> Callable[..., Any]:
 
 def _pytest_options(parser: argparse.ArgumentParser, *sources: str) -> Callable[..., Any]:
     parser.add_argument(
-        "what", nargs="*", metavar="WHAT", help="what --impl takes; default: all built-in and registered ones"
+        "what", nargs="*", metavar="WHAT", help="as for --impl; default: all built-in and registered ones"
     )
     add = _forwarding(parser)
     for source in sources:
@@ -231,7 +231,7 @@ def _pytest_options(parser: argparse.ArgumentParser, *sources: str) -> Callable[
     add("-q", action="store_true", help="print less")
     add("-v", action="store_true", help="print more")
     add("-x", action="store_true", help="stop at the first failure")
-    add("-k", metavar="EXPRESSION", help="only tests whose name fits, as pytest has it")
+    add("-k", metavar="EXPRESSION", help="only tests whose names match, as in pytest")
     return add
 
 
@@ -244,7 +244,7 @@ def check_options(parser: argparse.ArgumentParser) -> None:
         Parser of the command.
     """
     add = _pytest_options(parser, "conformance.options:add", "conformance.options:add_fuzz")
-    add("-n", metavar="N", help="spread over N processes, an implementation to each; needs pytest-xdist")
+    add("-n", metavar="N", help="spread whole implementations over N processes; needs pytest-xdist")
 
 
 def bench_options(parser: argparse.ArgumentParser) -> None:
@@ -341,7 +341,7 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         epilog="Every command has its own --help, with an example.",
     )
     asked = _asked(words)
-    whole.add_argument("--version", action="store_true", help="print the version, and end")
+    whole.add_argument("--version", action="store_true", help="print the version and exit")
     commands = whole.add_subparsers(dest="command", metavar="COMMAND")
     for name, command in COMMANDS.items():
         one = commands.add_parser(

@@ -85,21 +85,21 @@ class InstallError(Exception):
 def options(parser: argparse.ArgumentParser) -> None:
     """Options of the four actions."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    list_ = actions.add_parser("list", help="print the entries with their versions, and what became of them")
-    run_ = actions.add_parser("run", help="install and judge entries; those that were judged already are not run again")
-    page_ = actions.add_parser("page", help="make the page of a work folder: library by clause, and how each answers")
-    run_.add_argument("names", nargs="+", metavar="NAME", help="names or globs, as 'flax-*'")
+    list_ = actions.add_parser("list", help="print the entries with their versions and status")
+    run_ = actions.add_parser("run", help="install and judge entries, except those already judged")
+    page_ = actions.add_parser("page", help="write the page of a work folder: libraries by clause, with their answers")
+    run_.add_argument("names", nargs="+", metavar="NAME", help="names or globs, such as 'flax-*'")
     run_.add_argument(
         "--limit", type=float, default=LIMIT, metavar="SECONDS", help="for one entry (default: %(default)s)"
     )
-    run_.add_argument("--dtype", action="append", metavar="NAME", help="as `check` has it (default: float32)")
+    run_.add_argument("--dtype", action="append", metavar="NAME", help="as for `check` (default: float32)")
     run_.add_argument("--case", action="append", default=[], metavar="GLOB", help="only these cases")
     run_.add_argument(
-        "--constraint", type=Path, metavar="FILE", help="for pip: versions of what is not in the manifest"
+        "--constraint", type=Path, metavar="FILE", help="pip constraints for packages that are not in the manifest"
     )
     issue_ = actions.add_parser("issue", help="write the texts of upstream issues, each from a run of its script")
-    issue_.add_argument("names", nargs="+", metavar="NAME", help="of impls/gallery/issues.toml, or globs")
-    issue_.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="NAME.md there, and an index of all")
+    issue_.add_argument("names", nargs="+", metavar="NAME", help="names in impls/gallery/issues.toml, or globs")
+    issue_.add_argument("-o", "--output", type=Path, metavar="FOLDER", help="write NAME.md and an index to this folder")
     for each in (list_, run_, issue_):
         each.add_argument("--work", type=Path, default=Path("gallery"), metavar="FOLDER", help="(default: %(default)s)")
     for each in (list_, run_, page_, issue_):
@@ -141,7 +141,7 @@ def _run(
     """Judge entries; 0 if all of them were judged, whatever their results, and 1 if one was not."""
     unknown = [name for name in names if not any(fnmatch(each, name) for each in known)]
     if unknown:
-        raise InputError(f"{unknown[0]!r} is no entry of the gallery; there are {', '.join(known)}")
+        raise InputError(f"{unknown[0]!r} is not an entry of the gallery; known: {', '.join(known)}")
     words = [*([f"--dtype={each}" for each in dtype] if dtype else DEFAULT), *(f"--case={each}" for each in case)]
     done = []
     for entry in by_cost(list(known.values()), work):
@@ -294,7 +294,7 @@ def _output_of(command: Sequence[str], timeout: float) -> str:
 
 def _last(text: str) -> str:
     """The last line that reports an error as pip and pytest do, or else the last line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["nothing was said"]
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no output"]
     return next((line for line in reversed(lines) if line.startswith("ERROR:")), lines[-1])
 
 
@@ -311,7 +311,7 @@ def _page(
 
     if publish:
         if work is None:
-            raise InputError("--publish keeps the results of a work folder: name it")
+            raise InputError("--publish needs the work folder whose results to keep")
         stored.keep(known, work)
         work = None
     place = work or PUBLISHED

@@ -116,6 +116,6 @@ def run(names: Sequence[str]) -> str:
     """
     for name in names:
         if name not in PAGES:
-            raise InputError(f"{name!r} is no document; there are {', '.join(PAGES)}")
+            raise InputError(f"{name!r} is not a document; known: {', '.join(PAGES)}")
     checkout.writable(checkout.ROOT)
     return "\n".join(PAGES[name]() for name in names or PAGES)

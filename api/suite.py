@@ -51,11 +51,11 @@ def options(parser: argparse.ArgumentParser) -> None:
         Parser of the command.
     """
     parser.add_argument(
-        "what", nargs="*", metavar="WHAT", help="what --impl takes; default: all built-in and registered ones"
+        "what", nargs="*", metavar="WHAT", help="as for --impl; default: all built-in and registered ones"
     )
     parser.add_argument("-o", "--output", type=Path, default=Path("results"), metavar="FOLDER", help="default: results")
     parser.add_argument("--preset", default="quick", help="workloads of the benchmark; default: quick")
-    parser.add_argument("--quick", action="store_true", help="conformance on the cases that tell most")
+    parser.add_argument("--quick", action="store_true", help="run only the quick selection of conformance cases")
 
 
 def run(what: Sequence[str], output: Path, preset: str, quick: bool) -> tuple[str, int]:

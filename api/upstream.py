@@ -61,7 +61,7 @@ def chosen(names: Sequence[str]) -> dict[str, Upstream]:
     known = upstream()
     unknown = [name for name in names if not any(fnmatch(each, name) for each in known)]
     if unknown:
-        raise InputError(f"{unknown[0]!r} is no upstream issue; there are {', '.join(known)}")
+        raise InputError(f"{unknown[0]!r} is not an upstream issue; known: {', '.join(known)}")
     return {name: one for name, one in known.items() if any(fnmatch(name, each) for each in names)}
 
 

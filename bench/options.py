@@ -53,22 +53,22 @@ def add(add: Callable[..., Any]) -> None:
         "--preset",
         default="",
         metavar="NAME",
-        help=f"a set of workloads: {', '.join(PRESETS)}; what --workload names is added",
+        help=f"a set of workloads: {', '.join(PRESETS)}; workloads named by --workload are added",
     )
     add(
         "--bench-seconds",
         type=float,
         metavar="SECONDS",
-        help=f"seconds of calls of a cell, over all process runs, and {LEAST_EACH} calls at least in each; a cell is"
-        f" skipped if one is predicted to take {LIMIT} times as long (default: by the preset, {SECONDS['']:g} without"
-        " one)",
+        help=f"seconds of calls per cell, over all process runs, with at least {LEAST_EACH} calls in each; a cell is"
+        f" skipped if one call is predicted to take {LIMIT} times as long (default: set by the preset, {SECONDS['']:g}"
+        " without one)",
     )
     add(
         "--process-runs",
         type=int,
         default=plan.process_runs,
         metavar="N",
-        help="times at which each cell is measured, each in fresh processes (default: %(default)s)",
+        help="how many times each cell is measured, each in fresh processes (default: %(default)s)",
     )
     add("--visits", metavar="N", help=argparse.SUPPRESS)  # ``plan`` gives its new name
     add(
@@ -76,7 +76,7 @@ def add(add: Callable[..., Any]) -> None:
         type=float,
         default=plan.noise,
         metavar="SHARE",
-        help="stop a cell once the interval of its median spreads no further (default: %(default)s)",
+        help="stop a cell once the interval of its median is within this share (default: %(default)s)",
     )
     add(
         "--threads",
@@ -93,13 +93,13 @@ def add(add: Callable[..., Any]) -> None:
         dest="bench_cache",
         help="; ".join(f"{name}: {meaning}" for name, meaning in MEANING.items()) + " (default: %(default)s)",
     )
-    text = "measure the memory of each timed cell, in a process of its own (default: yes, but for the preset quick)"
+    text = "measure the memory of each timed cell in a separate process (default: yes, except with the preset quick)"
     add("--memory", action="store_true", default=None, help=text)
-    add("--no-memory", action="store_false", dest="memory", help="do not; it takes minutes")
+    add("--no-memory", action="store_false", dest="memory", help="do not measure memory, which takes minutes")
     add(
         "--resume",
         action="store_true",
-        help="go on with a run that was killed, from the checkpoint beside the file of --benchmark-json",
+        help="continue a run that was killed, from the checkpoint next to the file of --benchmark-json",
     )
 
 

@@ -129,9 +129,9 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"bench needs {package}: pip install 'attention-conformance[bench]'") from None
     workloads, plan = options.workloads(config), options.plan(config)
     if xdist.controls(config) and _names_cells(config):
-        raise pytest.UsageError("bench times one call at a time, without -n: leave it out, or make two runs")
+        raise pytest.UsageError("bench times one call at a time: leave out -n, or run bench separately")
     if config.getoption("resume", False) and options.json_file(config) is None:
-        raise pytest.UsageError("--resume: say by --benchmark-json which run is to be resumed")
+        raise pytest.UsageError("--resume needs --benchmark-json, to know which run to resume")
     processes = Processes(plan.threads, config.getoption("in_process"))
     config.add_cleanup(processes.close)
     config.stash[_BENCH] = Bench(workloads, plan, processes, memory=options.memory(config))
@@ -234,7 +234,7 @@ def _checkpoint(config: pytest.Config, cells: list[Cell]) -> tuple[Checkpoint | 
         return Checkpoint(file, header), {}
     except FileExistsError:
         raise pytest.UsageError(
-            f"{file} holds what an earlier run measured: go on with --resume, or delete it"
+            f"{file} holds measurements of an earlier run: continue with --resume, or delete it"
         ) from None
     except (OSError, CheckpointError) as error:
         raise pytest.UsageError(f"--resume: {error}" if resumes else str(error)) from None
@@ -349,7 +349,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """Print the numbers of timed, invalid and skipped cells, and list the invalid ones and the known deviations."""
     bench = config.stash[_BENCH]
     if bench.session is not None and bench.session.checkpoint is not None and bench.session.checkpoint.path.exists():
-        terminalreporter.line(f"not complete: {bench.session.checkpoint.path} has what was measured; --resume goes on")
+        terminalreporter.line(f"not complete: --resume continues from {bench.session.checkpoint.path}")
     if not bench.records or bench.session is None:
         return
     terminalreporter.section("bench")

@@ -101,7 +101,7 @@ def test_another_place_may_be_written_to_anywhere(tmp_path: Path, monkeypatch: p
 def test_a_document_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """An unknown document is refused with the names of the known ones."""
     assert main(["pages", "exampels"]) == UNUSABLE
-    assert capsys.readouterr().err == f"error: 'exampels' is no document; there are {', '.join(pages.PAGES)}\n"
+    assert capsys.readouterr().err == f"error: 'exampels' is not a document; known: {', '.join(pages.PAGES)}\n"
 
 
 @pytest.mark.documents

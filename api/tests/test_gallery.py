@@ -165,7 +165,7 @@ def test_a_manifest_that_cannot_be_used_is_refused(tmp_path: Path, line: str, by
 def test_an_unknown_name_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An unknown name is refused in one sentence, with the known names."""
     assert main(["gallery", "run", "other", "--work", str(tmp_path)]) == UNUSABLE
-    assert "'other' is no entry of the gallery; there are " in capsys.readouterr().err
+    assert "'other' is not an entry of the gallery; known: " in capsys.readouterr().err
 
 
 def test_the_list_has_what_became_of_an_entry(tmp_path: Path) -> None:

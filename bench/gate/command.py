@@ -39,10 +39,10 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument("candidate", help="path.py:function[@framework], or path.py:Class of a torch.nn.Module")
     parser.add_argument(
-        "--task", metavar="FILE", help="a problem of KernelBench's form: its sizes and dtype, and the order of inputs"
+        "--task", metavar="FILE", help="a problem in KernelBench's format, which gives sizes, dtype and order of inputs"
     )
     parser.add_argument(
-        "--require", metavar="KEYWORD,…", help="what the task requires; default: what the signature has"
+        "--require", metavar="KEYWORD,…", help="keywords that the task requires; default: those of the signature"
     )
     parser.add_argument(
         "--shape", metavar="B,Hq,Hkv,Sq,Sk,D[,Dv]", action="append", default=[], help="a size of the task, repeatable"
@@ -50,9 +50,9 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", action="append", default=[], choices=DTYPES, help="default: float32; repeatable")
     parser.add_argument("--profile", choices=[p.value for p in Profile], help="precision that the task allows")
     parser.add_argument("--device", default="cpu", choices=DEVICES)
-    parser.add_argument("--own-work", action="store_true", help="reject calls of libraries' own attention")
+    parser.add_argument("--own-work", action="store_true", help="reject calls to the attention of a library")
     parser.add_argument(
-        "--seed", type=count(0), help="of an earlier verdict, to ask the same; default: one that none foresees"
+        "--seed", type=count(0), help="seed of an earlier verdict, to repeat its problems; default: unpredictable"
     )
     parser.add_argument("--budget", type=above(0.0), default=120.0, metavar="SECONDS", help="default: %(default)g")
     parser.add_argument("--json", metavar="FILE", help="write the verdict to this file")
@@ -141,7 +141,7 @@ def implementation(candidate: str, problem: Problem | None) -> Implementation:
         return plug_in(candidate)
     if problem is None:
         raise InputError(
-            f"{candidate} is a class: name the problem that it answers, --task problem.py, which has its sizes"
+            f"{candidate} is a class: give the problem that it solves, with --task problem.py, for the sizes"
         )
     if framework not in ("", "torch"):
         raise InputError(f"{candidate}: a torch.nn.Module takes tensors of torch")

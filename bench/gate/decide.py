@@ -111,7 +111,7 @@ class Gate:
                 self.reasons.append(self.unstable)
                 decision = "cannot tell"
             elif not self.reasons and not self.asked:
-                self._because("nothing", "no problem could be asked")
+                self._because("nothing", "no problem could be run")
                 decision = "cannot tell"
         except _Over as error:
             decision = "rejected" if self.reasons else "cannot tell"
@@ -150,7 +150,7 @@ class Gate:
                 if needed > there:
                     sizes, texts = ",".join(map(str, _sizes(shape))), (limits.size_text(n) for n in (needed, there))
                     raise _Over(
-                        "{} in {} needs about {} of memory, and there are {}; --shape asks another size".format(
+                        "{} in {} needs about {} of memory, but {} are available; --shape sets another size".format(
                             sizes, dtype, *texts
                         )
                     )
@@ -209,7 +209,7 @@ class Gate:
             return False
         self.candidate = replace(changed, dtypes=self.task.dtypes, profiles={})
         for name in sorted(set(found.attributes) - {"layout"}):
-            self.notes[f"its attribute {name} is not believed: the task decides"] = None
+            self.notes[f"its attribute {name} is ignored: the task decides"] = None
         if not self.task.named:
             self.task = replace(self.task, require=tuple(sorted(found.keywords)))
         lacking = sorted(set(self.task.require) - found.keywords)
@@ -239,7 +239,7 @@ class Gate:
             self._because("crashed", no_answer(error, one).reason, one)
             return None
         except Exception as error:
-            self._because("garbage", f"what it sent is no answer: {type(error).__name__}: {error}"[:300], one)
+            self._because("garbage", f"its reply cannot be read: {type(error).__name__}: {error}"[:300], one)
             self._pool.end(self.candidate)
             return None
         before = len(self.reasons)

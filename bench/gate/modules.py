@@ -125,6 +125,6 @@ def _understood(
                 continue
             break
     raise ImplementationError(
-        f"the Model of {file} is no plain attention of its three inputs, in no order of them{failed}: the gate takes"
+        f"the Model of {file} is not plain attention of its three inputs, in any order{failed}: the gate takes"
         " softmax of q k^T over the square root of the width, without mask or causal"
     )

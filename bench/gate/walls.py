@@ -147,7 +147,7 @@ def watch(by: Callers, own: str, problem: str = "") -> None:
                 _started(event, arguments, frame)
         elif event in _KILLS and arguments and arguments[0] == parent:
             notice("parent", "it sends a signal to the gate")
-            raise PermissionError("the gate is not to be signalled")
+            raise PermissionError("a candidate may not signal the gate")
 
     def _of_a_process(real: str, frame: FrameType) -> None:
         """Refuse the system's files on other processes, and those on this one that name its judge."""
@@ -158,11 +158,11 @@ def watch(by: Callers, own: str, problem: str = "") -> None:
         if number == parent or (number != this and by.anywhere(frame)):
             whose = "the gate's process" if number == parent else "another process"
             notice("parent", f"it opens files of {whose}")
-            raise PermissionError("other processes are not to be read")
+            raise PermissionError("a candidate may not read other processes")
         if what == "mem" or (what in ("environ", "cmdline") and by.anywhere(frame)):
             kept = "the memory" if what == "mem" else "the arguments and the environment"
             notice("looks", f"it opens {kept} of a process")
-            raise PermissionError("that is not to be read")
+            raise PermissionError("a candidate may not read that")
 
     def _file_opened(path: Any, writes: bool, frame: FrameType) -> None:
         if not isinstance(path, (str, bytes)):
@@ -179,7 +179,7 @@ def watch(by: Callers, own: str, problem: str = "") -> None:
         inside = real != own and real.startswith(suite) and "/tests/" not in real
         if inside and PACKAGE_FILE.search(real) is not None and by.anywhere(frame) and not by.shown(frame):
             notice("suite", f"it opens {os.path.basename(real)}, a file of the suite")
-            raise PermissionError("the suite's files are not there for a candidate")
+            raise PermissionError("candidates may not use the suite's files")
 
     def _started(event: str, arguments: tuple[Any, ...], frame: FrameType) -> None:
         program = os.fsdecode(arguments[0]) if arguments and isinstance(arguments[0], (str, bytes)) else event

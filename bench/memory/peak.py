@@ -182,7 +182,7 @@ def measure(implementation: Implementation, workload: Workload, device: str, dty
 
 def _measure(implementation: Implementation, workload: Workload, device: str, dtype: str) -> Peak:
     if implementation.target == PROGRAM:
-        return Peak(None, reason="the memory of a program is not seen from outside")
+        return Peak(None, reason="the memory of a program cannot be measured from outside")
     _libc("prctl", NO_HUGE_PAGES, 1, 0, 0, 0)
     arrays = backend(implementation.framework)
     with contextlib.suppress(Exception):  # it only warms up; the real call is tried below

@@ -195,24 +195,24 @@ def options(parser: argparse.ArgumentParser) -> None:
     what = "a git revision, '.' (the working tree), an environment's path, or REVISION@PATH"
     parser.add_argument("--base", required=True, metavar="REVISION", help=what)
     parser.add_argument("--new", default=".", metavar="REVISION", help="the same; default: the working tree")
-    parser.add_argument("--impl", action="append", default=[], metavar="WHAT", help="as of pytest bench; repeatable")
-    parser.add_argument("--workload", action="append", default=[], metavar="NAME|GLOB", help="as of pytest bench")
+    parser.add_argument("--impl", action="append", default=[], metavar="WHAT", help="as for pytest bench; repeatable")
+    parser.add_argument("--workload", action="append", default=[], metavar="NAME|GLOB", help="as for pytest bench")
     parser.add_argument("--preset", default="", metavar="NAME", help=", ".join(PRESETS))
     parser.add_argument("--device", default="cpu", choices=DEVICES, help="default: %(default)s")
-    parser.add_argument("--dtype", choices=DTYPES, help=f"default: the first that there is of {', '.join(DTYPE_ORDER)}")
+    parser.add_argument("--dtype", choices=DTYPES, help=f"default: the first available of {', '.join(DTYPE_ORDER)}")
     plan = Plan()
     parser.add_argument(
         "--pairs",
         type=count(1),
         metavar="N",
-        help=f"pairs of worker processes at least; default: {plan.pairs}, or --most-pairs where that is fewer",
+        help=f"minimum number of pairs of worker processes; default: {plan.pairs}, or --most-pairs if less",
     )
     parser.add_argument(
         "--most-pairs",
         type=count(1),
         default=plan.most_pairs,
         metavar="N",
-        help="pairs of worker processes at most; default: %(default)s",
+        help="maximum number of pairs of worker processes; default: %(default)s",
     )
     parser.add_argument(
         "--precision",
@@ -227,21 +227,21 @@ def options(parser: argparse.ArgumentParser) -> None:
         type=count(FEWEST),
         default=plan.rounds,
         metavar="N",
-        help="batches of each of the two in a pair of processes; default: %(default)s",
+        help="batches of each revision in a pair of processes; default: %(default)s",
     )
     parser.add_argument(
         "--limit",
         type=above(0.0),
         default=plan.limit,
         metavar="SECONDS",
-        help="seconds that a cell may take; default: %(default)g",
+        help="time limit for a cell; default: %(default)g",
     )
     parser.add_argument(
         "--least",
         type=above(1.0),
         default=LEAST,
         metavar="RATIO",
-        help="of a change that counts; default: %(default)s",
+        help="smallest ratio that counts as a change; default: %(default)s",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round of every cell")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a comment for a pull request")

@@ -23,7 +23,7 @@ WARM, COLD = "warm", "cold"
 
 #: Text above the table, as every time depends on it.
 MEANING = {
-    WARM: "the inputs rotate among three sets; of these stays in the caches what fits",
+    WARM: "the inputs rotate among three sets; as much stays in the caches as fits",
     COLD: "before every call a buffer of twice the last cache was copied",
 }
 

@@ -57,10 +57,10 @@ def test_a_problem_says_which_input_is_which(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (("dim=-1", "dim=-2"), "no plain attention of its three inputs"),
+        (("dim=-1", "dim=-2"), "not plain attention of its three inputs"),
         (("for _ in range(3)", "for _ in range(2)"), "the gate takes q, k and v"),
         (("return []", "return [torch.ones(3)]"), "more than numbers and texts"),
-        (("D**0.5", "D**0.5 + torch.triu(torch.full((S, S), -torch.inf), 2)"), "no plain attention"),
+        (("D**0.5", "D**0.5 + torch.triu(torch.full((S, S), -torch.inf), 2)"), "not plain attention"),
         (("class Model(", "class Modell("), "has no function 'Model'"),
     ],
 )

@@ -132,7 +132,7 @@ def test_a_program_has_no_peak(gauge: Gauge) -> None:
     """The memory of a program belongs to another process."""
     program = Implementation("true", PROGRAM, folder=os.getcwd(), source="true")
     found = gauge.peak(program, WORKLOAD, "cpu", "float32", 60)
-    assert found == Peak(None, reason="the memory of a program is not seen from outside")
+    assert found == Peak(None, reason="the memory of a program cannot be measured from outside")
 
 
 def test_a_call_that_hangs_is_given_up(gauge: Gauge) -> None:

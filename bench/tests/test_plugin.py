@@ -75,7 +75,7 @@ class _Config:
 def test_cells_are_not_timed_by_several_processes(args: tuple[str, ...]) -> None:
     """They would disturb each other, so a run that names them is refused if it is spread."""
     config = _Config(Path(plugin.__file__).parents[1], *args)
-    with pytest.raises(pytest.UsageError, match="without -n"):
+    with pytest.raises(pytest.UsageError, match="leave out -n"):
         plugin.pytest_configure(cast("pytest.Config", config))
 
 

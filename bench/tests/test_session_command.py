@@ -182,7 +182,7 @@ def end(folder: Path, by: signal.Signals, *options: str) -> str:
 def test_an_interrupted_run_says_how_to_go_on(tmp_path: Path) -> None:
     """Ctrl-C keeps the checkpoint, and names it."""
     said = end(tmp_path, signal.SIGINT, "--impl", "mine.py:slow", "--impl", "mine.py:attention", "--bench-seconds", "9")
-    assert f"not complete: out.json{SUFFIX} has what was measured; --resume goes on" in said
+    assert f"not complete: --resume continues from out.json{SUFFIX}" in said
 
 
 def test_a_killed_run_is_resumed_and_keeps_what_it_measured(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_killed_run_is_resumed_and_keeps_what_it_measured(tmp_path: Path) -> N
 
     again = run(tmp_path, *options)
     assert again.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "go on with --resume, or delete it" in again.stdout + again.stderr
+    assert "continue with --resume, or delete it" in again.stdout + again.stderr
     other = run(tmp_path, *options, "--resume", "--process-runs", "2")
     assert other.returncode == pytest.ExitCode.USAGE_ERROR
     assert "is of another run: plan differs" in other.stdout + other.stderr
@@ -242,7 +242,7 @@ def test_a_run_that_writes_no_json_keeps_its_checkpoint(tmp_path: Path) -> None:
     options = ("--impl", "mine.py:attention", "--process-runs", "1", "--no-memory")
     disabled = run(tmp_path, *options, "--benchmark-disable")
     assert disabled.returncode == 0, disabled.stdout + disabled.stderr
-    assert f"not complete: out.json{SUFFIX} has what was measured" in disabled.stdout
+    assert f"not complete: --resume continues from out.json{SUFFIX}" in disabled.stdout
     again = run(tmp_path, *options, "--resume", plug_in=PLUG_IN + "# another version")
     assert again.returncode == pytest.ExitCode.USAGE_ERROR
     assert "is of another run: code differs" in again.stdout + again.stderr
@@ -293,7 +293,7 @@ def workers(parent: int) -> list[str]:
         (("--threads", "1000"), "--threads 1000: expected 1 to"),
         (("--cache", "tepid"), "--cache: invalid choice: 'tepid'"),
         (("--resume",), "nothing to resume"),
-        (("-n", "2"), "bench times one call at a time, without -n"),
+        (("-n", "2"), "bench times one call at a time: leave out -n"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_a_usage_error(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
