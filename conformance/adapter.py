@@ -158,7 +158,7 @@ def _misnamed(raised: str, implementation: Implementation) -> Finding | None:
     keyword = any(f"{NO_SUCH_ARGUMENT[0]} '{name}'" in raised for name in arguments)
     if not raised.startswith("TypeError") or not (keyword or NO_SUCH_ARGUMENT[1] in raised):
         return None
-    text = f"it is called with its arguments by name: name them {', '.join(arguments)}"
+    text = f"its arguments are passed by name: name them {', '.join(arguments)}"
     return Finding(text, Failure.ERROR, NO_SUCH_ARGUMENT)
 
 
@@ -168,15 +168,15 @@ def _kind(returned: Returned, target: Target) -> Finding | None:
     for value in returned.values:
         if value.awaited:
             return Finding(
-                f"it returns a {value.type}, which is no result yet: wait for it, and return that", *_NO_ARRAY
+                f"it returns a {value.type}, which is not a result yet: wait for it, and return the result", *_NO_ARRAY
             )
         if value.type == "NoneType":
             return Finding("it returns None: return the output", *_NO_ARRAY)
         if value.array is None and value.framework not in ("", framework):
-            text = f"it returns a {value.type}, and is given arrays of {framework}: plug it in with @{value.framework}"
+            text = f"it returns a {value.type}, but gets arrays of {framework}: plug it in with @{value.framework}"
             return Finding(f"{text}, or convert", *_NO_ARRAY)
         if value.device not in ("", target.device):
-            return Finding(f"it returns an array on {value.device}, and is given arrays on {target.device}")
+            return Finding(f"it returns an array on {value.device}, but gets arrays on {target.device}")
         if value.array is None:
             return Finding(f"it returns a {value.type}: return an array of {framework}", *_NO_ARRAY)
         if value.array.ndim == 0 and target.implementation.operator == SDPA.name:
@@ -196,15 +196,15 @@ def _number(returned: Returned) -> Finding | None:
         return None
     names = ", ".join(returned.names)
     shapes = ", ".join(str(value.array.shape) for value in returned.values if value.array is not None)
-    few = "a tuple without any" if got == 0 else f"{got} result{'s' if got > 1 else ''} {shapes}"
-    return Finding(f"it returns {few} where {asked} ({names}) {'is' if asked == 1 else 'are'} asked for", *_NO_ARRAY)
+    few = "an empty tuple" if got == 0 else f"{got} result{'s' if got > 1 else ''} {shapes}"
+    return Finding(f"it returns {few}, expected {asked} ({names})", *_NO_ARRAY)
 
 
 def _content(returned: Returned, case: AnyCase, target: Target) -> Finding | None:
     """Finding about results that are right except for their dtype, order, axis order, form or arguments."""
     if right(returned, case, target):
-        text = f"it computes right, and returns {', '.join(wider(returned, target))} for {target.dtype}"
-        return Finding(f"{text}: convert its results back", Failure.DTYPE) if wider(returned, target) else None
+        text = f"its results are right, but in {', '.join(wider(returned, target))} instead of {target.dtype}"
+        return Finding(f"{text}: convert them back", Failure.DTYPE) if wider(returned, target) else None
     for order in itertools.permutations(range(len(returned.values))):
         values = tuple(returned.values[i] for i in order)
         if list(order) != sorted(order) and right(Returned(values, returned.names), case, target):

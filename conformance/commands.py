@@ -67,8 +67,8 @@ def kill_matrix_options(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         choices=list(KINDS),
         metavar="NAME",
-        help="inside the envelope of each kind of kernel, or of those named, and those on paths of kernels too; the "
-        "file keeps what it has of other envelopes (minutes for each)",
+        help="also inside the envelope of each kind of kernel, or of the named kinds, and on kernel paths; the "
+        "file keeps its other envelopes (minutes each)",
     )
     parser.add_argument(
         "--choose-quick",
@@ -85,7 +85,7 @@ def evidence_options(parser: argparse.ArgumentParser) -> None:
     from attention_conformance.conformance.evidence import record
     from attention_conformance.conformance.evidence.series import SERIES
 
-    parser.add_argument("--problems", type=int, metavar="N", help="of each series; default: as many as it asks for")
+    parser.add_argument("--problems", type=int, metavar="N", help="problems of each series; default: set by the series")
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "--only",
@@ -106,7 +106,7 @@ def evidence_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=record.EVIDENCE,
         metavar="FILE",
-        help="the evidence, as JSON; BOUNDS.md is written beside it",
+        help="the evidence, as JSON; BOUNDS.md is written next to it",
     )
 
 

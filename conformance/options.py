@@ -68,7 +68,7 @@ def add_shared(add: Callable[..., Any]) -> None:
         type=_size,
         default=limits.default(),
         metavar="SIZE",
-        help="memory for one case, its process included, as 4GiB; default: four fifths of what there is",
+        help="memory limit for one case, including its process, such as 4GiB; default: four fifths of the memory",
     )
     add(
         "--shard",
@@ -93,28 +93,28 @@ def add_fuzz(add: Callable[..., Any]) -> None:
         "--fuzz",
         type=int,
         metavar="N",
-        help="also check every property of sdpa on N random problems per target; with -k test_fuzz nothing else",
+        help="also check every property of sdpa on N random problems per target; only that with -k test_fuzz",
     )
     add(
         "--fresh",
         type=int,
         metavar="N",
-        help="also judge the first call of N forked processes per target, on several threads and beside busy processes;"
-        " with -k test_first_calls nothing else",
+        help="also judge the first call of N forked processes per target, on several threads and next to busy"
+        " processes; only that with -k test_first_calls",
     )
     add(
         "--invariance",
         action="store_true",
-        help="also ask whether a sequence and a row have the same bits alone, elsewhere in a batch, beside others, with"
-        " padding and in chunks; with -k test_invariance nothing else",
+        help="also check whether a sequence and a row have the same bits by themselves, elsewhere in a batch, next to"
+        " others, with padding and in chunks; only that with -k test_invariance",
     )
     add(
         "--quick",
         action="store_true",
-        help="only the cases that together show every known mistake and every clause; of the built-ins without those"
-        " that are compiled or exported for each case, unless --impl names them",
+        help="only a selection of cases that shows every known mistake and covers every clause; skips built-ins that"
+        " are compiled or exported for each case, unless --impl names them",
     )
-    add("--fuzz-seed", type=int, metavar="SEED", help="repeat the problems of the run that printed this")
+    add("--fuzz-seed", type=int, metavar="SEED", help="repeat the problems of the run that printed this seed")
 
 
 def _shard(text: str) -> sharding.Shard:

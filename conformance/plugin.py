@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=others)
         if items and shard.index not in part.values():
             raise pytest.UsageError(
-                f"--shard {shard}: implementations are shared out as wholes, so N can be {len(part)} here at most"
+                f"--shard {shard}: implementations are not split, so N can be at most {len(part)} here"
             )
         items[:] = [item for item in items if part[xdist.scope(item.nodeid)] == shard.index]
     config.stash[PLACES] = {item.nodeid: place for place, item in enumerate(items)}

@@ -67,7 +67,7 @@ def _target(impl: str, selection: Selection, case: AnyCase, dtype: str | None, d
         raise ScriptError(f"--impl {impl}: does not run on {device}" + (f" in {dtype}" if dtype else ""))
     implementations = {target.implementation for target in selection.targets}
     if len(implementations) > 1:
-        raise ScriptError(f"--impl {impl}: names {len(implementations)} implementations, a script is of one")
+        raise ScriptError(f"--impl {impl}: names {len(implementations)} implementations, a script needs exactly one")
     (implementation,) = implementations
     if implementation.operator != case.operator:
         raise ScriptError(f"--impl {impl} is of {implementation.operator}, case {case.name} of {case.operator}")
@@ -75,13 +75,13 @@ def _target(impl: str, selection: Selection, case: AnyCase, dtype: str | None, d
     found = {t.dtype: t for t in selection.targets if t.dtype in asked}
     if not found:
         where = f"--dtype {dtype}" if dtype else f"--impl {impl}"
-        raise ScriptError(f"{where}: case {case.name} is in {', '.join(asked or case.dtypes)}")
+        raise ScriptError(f"{where}: case {case.name} exists only in {', '.join(asked or case.dtypes)}")
     return found.get("float32") or next(iter(found.values()))
 
 
 def script_options(parser: argparse.ArgumentParser) -> None:
     """Options of ``script``."""
-    parser.add_argument("--impl", required=True, metavar="NAME", help="an implementation, as pytest conformance has it")
+    parser.add_argument("--impl", required=True, metavar="NAME", help="an implementation, as for pytest conformance")
     parser.add_argument("--case", required=True, metavar="CASE", help="one case, by its name")
     parser.add_argument("--dtype", choices=DTYPES, help="default: float32 where the case has it")
     parser.add_argument("--device", choices=DEVICES, default="cpu", help="default: %(default)s")

@@ -288,9 +288,9 @@ def left_out(config: pytest.Config) -> str:
     if not config.getoption("quick"):
         return ""
     few, slow = quick_cases(), sorted(config.stash.get(_SLOW, ()))
-    said = f"quick: {len(few)} cases, which show every known mistake and every clause; not asked were the other"
-    said += f" {len(every_case()) - len(few)}, so nothing is said of whole features"
-    return said + (f", and, as each case is compiled or exported: {', '.join(slow)}" if slow else "")
+    said = f"quick: {len(few)} cases, which show every known mistake and every clause; the other"
+    said += f" {len(every_case()) - len(few)} were not run, so whole features are not judged"
+    return said + (f"; skipped, as each case is compiled or exported: {', '.join(slow)}" if slow else "")
 
 
 def every_case_asked(config: pytest.Config) -> bool:

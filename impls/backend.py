@@ -149,5 +149,5 @@ def to_numpy(array: Any) -> np.ndarray:
                 return np.from_dlpack(array, **how)
         if not hasattr(array, "__array__") and not hasattr(array, "__array_interface__"):  # bfloat16, or on a device
             name = f"{type(array).__module__}.{type(array).__qualname__}"
-            raise TypeError(f"{name} gives nothing that NumPy can read, by DLPack alone")
+            raise TypeError(f"NumPy cannot read {name}, which offers only DLPack")
     return np.asarray(array)

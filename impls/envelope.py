@@ -98,8 +98,8 @@ class Sizes:
                 if values and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in values):
                     return cls(values=tuple(sorted(set(values))))
         raise ValueError(
-            f"{value!r} is no size: an int, a sequence of ints, or 'any', 'multiple of N', 'multiple of N up to M',"
-            " 'up to N', 'at least N', 'N to M'"
+            f"{value!r} is not a size: expected an int, a sequence of ints, or 'any', 'multiple of N',"
+            " 'multiple of N up to M', 'up to N', 'at least N', 'N to M'"
         )
 
     def __contains__(self, n: int) -> bool:

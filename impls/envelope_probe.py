@@ -26,7 +26,7 @@ from attention_conformance.impls.interpreters import not_judged
 
 #: Seconds after which a probe ends with what it knows; a compiler takes seconds for each new shape.
 LIMIT = 30.0
-LATE = f"the probe ended after {LIMIT:.0f} s, so that other sizes may be taken too: declare the envelope"
+LATE = f"the probe stopped after {LIMIT:.0f} s, so other sizes may be accepted too: declare the envelope"
 
 #: Message for a function that took no call.
 DECLARE = "no call of a probe was taken: declare the sizes that are, such as attention.head_widths = (64, 128)"
@@ -281,7 +281,7 @@ def _checked_envelope(implementation: Implementation, asking: _Asking, form: _Fo
     reasons = asking.refused()
     if base is None:
         if not bases:
-            return Probed(replace(envelope, disagreements=("no size is inside what is declared",)))
+            return Probed(replace(envelope, disagreements=("the declared envelope contains no size",)))
         return Probed(replace(envelope, disagreements=(f"nothing that is declared is taken: {reasons[0]}",)))
     dtypes = tuple(d for d in implementation.dtypes if d == dtype or asking.takes(base, d))
     if not declared_dtypes:

@@ -157,7 +157,9 @@ def framework_of(function: Function) -> str:
         frameworks = frameworks - {Framework.NUMPY}
     if len(frameworks) > 1:
         names = " and ".join(sorted(frameworks))
-        raise ImplementationError(f'{name_of(function)} uses {names}: say whose arrays it takes, framework="torch"')
+        raise ImplementationError(
+            f'{name_of(function)} uses {names}: say whose arrays it takes, such as framework="torch"'
+        )
     framework = str(next(iter(frameworks), Framework.NUMPY))
     return next((each for each in sorted(named) if each in KERNELS and arrays_of(each) == framework), framework)
 
@@ -224,8 +226,8 @@ def _pickled(function: Function) -> bytes:
                 cloudpickle.unregister_pickle_by_value(module)
     except Exception as error:  # pickling runs other people's code
         raise ImplementationError(
-            f"{name_of(function)} cannot be sent to a process of its own ({type(error).__name__}: {error}): put it into"
-            " a file and check that, or give isolated=False"
+            f"{name_of(function)} cannot be sent to a separate process ({type(error).__name__}: {error}): put it in a"
+            " file and check that, or pass isolated=False"
         ) from None
     return pickle.dumps((sys.path, data))
 

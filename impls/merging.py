@@ -59,7 +59,7 @@ def _conventions(function: Callable[..., Any]) -> tuple[float, float]:
     """A function's base of logarithms, and its log-sum-exp of a part without a key.  Raises ValueError for no base."""
     base = getattr(function, "lse_base", BASES.get(str(function.__module__).partition(".")[0], math.e))
     if not isinstance(base, (int, float)) or not base > 1:
-        raise ValueError(f"lse_base is {base!r}, which is no base of a logarithm")
+        raise ValueError(f"lse_base is {base!r}, which is not the base of a logarithm")
     return base, float(getattr(function, "empty_lse", -math.inf))
 
 

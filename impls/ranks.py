@@ -356,7 +356,7 @@ def distributed(implementation: Implementation, attributes: Mapping[str, Any]) -
     Raises ImplementationError for another framework or operator, ValueError for a value that is not understood.
     """
     if implementation.framework not in ENGINES:
-        raise ImplementationError(f"{implementation.name}: ranks are torch's or JAX's; plug it in with @torch or @jax")
+        raise ImplementationError(f"{implementation.name}: ranks need torch or JAX; plug it in with @torch or @jax")
     if implementation.operator not in ("sdpa", "sdpa_grad"):
         raise ImplementationError(f"{implementation.name}: {implementation.operator} is not spread over ranks")
     one_process, uneven = ENGINES[implementation.framework].one_process, bool(attributes.get("uneven", False))

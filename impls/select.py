@@ -226,7 +226,7 @@ def _of_operator(implementation: Implementation, name: str) -> dict[str, str]:
     if not implementation.function_of:
         return {"operator": name}
     if name not in GRADIENTS:
-        raise ValueError(f"the gradients of {name!r} are no operator; of {', '.join(GRADIENTS)} they are")
+        raise ValueError(f"there is no operator for the gradients of {name!r}, only of {', '.join(GRADIENTS)}")
     return {"operator": GRADIENTS[name], "function_of": name}
 
 

@@ -96,7 +96,7 @@ class Distribution:
         if self.sharding not in SHARDINGS:
             raise ValueError(f"sharding {self.sharding!r} is none of {', '.join(SHARDINGS)}")
         if not self.ranks or any(not isinstance(n, int) or n < 1 for n in self.ranks):
-            raise ValueError(f"ranks {self.ranks!r} are no numbers of ranks")
+            raise ValueError(f"ranks {self.ranks!r} are not numbers of ranks")
 
     @property
     def multiple(self) -> int:
@@ -131,7 +131,7 @@ class Distribution:
                 return -3 if len(shape) > 2 and shape[-3] == query[-3] > 1 else None
             return -2 if name == "lse" else -3 if name in ROWS or name in KEYS or name in PAST else None
         if name in PAST:
-            raise NotImplementedError("a past over several ranks is shared out by heads alone")
+            raise NotImplementedError("a past over several ranks is split only by heads")
         if name in SCORES:
             return -2 if len(shape) > 1 and shape[-2] == query[-2] > 1 else None
         return ROWS.get(name, KEYS.get(name))

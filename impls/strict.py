@@ -94,7 +94,7 @@ class DuplicateKey(StrictError):
     SENTENCE = "{0} has the key {1.key!r} twice in one object"
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"the key {key[:80]!r} stands twice in one object")
+        super().__init__(f"the key {key[:80]!r} appears twice in one object")
         self.key = key
 
 

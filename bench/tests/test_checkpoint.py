@@ -114,7 +114,7 @@ def _replace(old: str, new: str) -> Callable[[str], str]:
         (_replace('"kind": "process run"', '"kind": "process walk"'), "line 2 is no process run"),
         (
             _replace('{"kind": "process run"', '{"kind": "process run", "kind": "process run"'),
-            "line 2 is damaged .*the key 'kind' stands twice",
+            "line 2 is damaged .*the key 'kind' appears twice",
         ),
         (_replace('{"kind": "process run", "cell": "a"', '[{"kind": "process run", "cell": "a"'), "line 2 is damaged"),
         (lambda text: text.replace("0.3", "[" * 100_000, 1), "line 2 is damaged"),

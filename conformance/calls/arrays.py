@@ -85,7 +85,7 @@ def pair_of(name: str, pair: Any) -> tuple[Any, ...]:
     try:
         return tuple(pair)
     except TypeError:
-        raise TypeError(f"{name} is {pair!r}; it is a pair") from None
+        raise TypeError(f"{name} is {pair!r}; expected a pair") from None
 
 
 def layout_of(layout: Layout | str) -> Layout:
@@ -93,7 +93,7 @@ def layout_of(layout: Layout | str) -> Layout:
     try:
         return Layout(str(layout).upper())
     except ValueError:
-        raise ValueError(f"layout is {layout!r}; there are 'bhsd' and 'bshd'") from None
+        raise ValueError(f"layout is {layout!r}; expected 'bhsd' or 'bshd'") from None
 
 
 def profile_of(profile: Profile | str | None, dtype: str) -> Profile:
@@ -103,7 +103,7 @@ def profile_of(profile: Profile | str | None, dtype: str) -> Profile:
     try:
         return Profile(profile)
     except ValueError:
-        raise ValueError(f"profile is {profile!r}; there are {', '.join(Profile)}") from None
+        raise ValueError(f"profile is {profile!r}; expected one of {', '.join(Profile)}") from None
 
 
 def dtype_of(arrays: Mapping[str, np.ndarray]) -> str:
@@ -123,12 +123,12 @@ def check_options(keywords: Mapping[str, Any], arrays: Mapping[str, np.ndarray])
         if name in keywords:
             boolean, floating = keywords[name].dtype == bool, str(keywords[name].dtype) in DTYPES
             if "mask" in name and not boolean:
-                raise TypeError(f"{name} is {keywords[name].dtype}; it is boolean, and what is added to scores is bias")
+                raise TypeError(f"{name} is {keywords[name].dtype}; expected bool; pass values added to scores as bias")
             if "mask" not in name and not floating:
-                raise TypeError(f"{name} is {keywords[name].dtype}; it is a floating-point array")
+                raise TypeError(f"{name} is {keywords[name].dtype}; expected a floating-point array")
     for name in ("causal_offset", "kv_lengths", "tree_parents"):
         if name in keywords and keywords[name].dtype.kind not in "iu":
-            raise TypeError(f"{name} is {keywords[name].dtype}; it holds integers")
+            raise TypeError(f"{name} is {keywords[name].dtype}; expected integers")
     batch = arrays["q"].shape[0] if "q" in arrays else None
     for name in ("causal_offset", "kv_lengths"):
         allowed = (1, batch) if name == "causal_offset" else (batch,)
@@ -143,18 +143,18 @@ def check_options(keywords: Mapping[str, Any], arrays: Mapping[str, np.ndarray])
     }:
         raise ValueError("causal_offset shifts is_causal, window, ALiBi, rotary tables and trees, and none is given")
     if not keywords.get("softcap", 1.0) > 0:
-        raise ValueError(f"softcap is {keywords['softcap']}; it is above 0, and left out for none")
+        raise ValueError(f"softcap is {keywords['softcap']}; expected above 0, or leave it out")
     parents = keywords.get("tree_parents")
     if parents is not None and not ((parents >= -1) & (parents < np.arange(parents.shape[-1]))).all():
-        raise ValueError("tree_parents name a row behind their own; TREE-4 leaves the result open")
+        raise ValueError("tree_parents must be -1 or an earlier row; TREE-4 leaves anything else open")
     if "rotary_interleaved" in keywords and "rotary_cos" not in keywords:
         raise ValueError("rotary_interleaved pairs columns for rotary_cos and rotary_sin, and they are not given")
     sizes = keywords.get("block_size", (1, 1))
     if len(sizes) != 2 or min(sizes) < 1:
-        raise ValueError(f"block_size is {sizes}; it is (bq, bk), each 1 or more")
+        raise ValueError(f"block_size is {sizes}; expected (bq, bk), each 1 or more")
     sides = keywords.get("window", (0, 0))
     if len(sides) != 2 or any(side is not None and side < 0 for side in sides):
-        raise ValueError(f"window is {sides}; it is (left, right), each 0 or more, or None for an open side")
+        raise ValueError(f"window is {sides}; expected (left, right), each 0 or more, or None for an open side")
     if "kv_lengths" in keywords and batch is not None:
         past = keywords.get("past_key")
         keys = arrays["k"].shape[2] + (0 if past is None else past.shape[2])

@@ -127,7 +127,7 @@ def attention(
         parts.append(part)
     if backward:
         if grad_output is None:
-            raise ValueError(f"{', '.join(backward)} came without grad_output, of which they depend")
+            raise ValueError(f"{', '.join(backward)} given without grad_output, on which they depend")
         given_grad = form.four("grad_output", array_of("grad_output", grad_output))
         part, kept = _backward(arrays, keywords, given_grad, backward, form, dtype, seed)
         parts.append(part)
@@ -188,7 +188,7 @@ def _backward(
     if lacking:
         raise ValueError(f"the spec has no gradients with {', '.join(lacking)}")
     if "grad_bias" in came and "bias" not in keywords:
-        raise ValueError("grad_bias came without a bias")
+        raise ValueError("grad_bias given without a bias")
     q, k, v = arrays["q"], arrays["k"], arrays["v"]
     if grad_output.shape != (*q.shape[:3], v.shape[3]) or grad_output.dtype != q.dtype:
         raise ValueError(f"GRAD-12: grad_output is {grad_output.dtype}{grad_output.shape}")

@@ -46,7 +46,7 @@ def diagnosed(case: Any, reply: Reply, blank: Result, finding: Finding) -> tuple
         return finding.broken, []
     tried = _affordable(case, reply, blank.dtype)
     if tried is None:
-        return finding.broken, ["Diagnosis: none tried on an input of this size; a shorter one that fails has one"]
+        return finding.broken, ["Diagnosis: not tried on an input of this size; try a shorter one that fails"]
     small, results = tried
     profile = Profile(str(blank.profile))
     compared = judge.comparisons(Reply("returned", results), small, blank.dtype, profile)

@@ -45,7 +45,7 @@ def latent(
     dtype = dtype_of(came)
     form = Form(layout_of(layout), 4 - came["q"].ndim)
     if form.dropped not in (0, 1):
-        raise ValueError(f"q has shape {came['q'].shape}; it has 4 axes, or without batch 3")
+        raise ValueError(f"q has shape {came['q'].shape}; expected 4 axes, or 3 without a batch")
     arrays = {name: _with_batch(form, name, array) for name, array in came.items()}
     check(*arrays.values())
     for name, array in arrays.items():

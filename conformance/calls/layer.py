@@ -48,7 +48,7 @@ def layer(
     keywords |= {n: float(x) for n, x in (("scale", scale), ("epsilon", epsilon)) if x is not None}
     normed = [n for n in (*_NORM, "epsilon") if n in keywords]
     if (normed or pre_norm) and len(normed) < 3:
-        raise ValueError("a sub-layer is given gamma, beta and epsilon together")
+        raise ValueError("gamma, beta and epsilon of a sub-layer must be given together")
     shape = _layer_shape(arrays, keywords, heads, sequence_first)
     came = {} if output is None else {"output": array_of("output", output)}
     parts = []
@@ -82,9 +82,9 @@ def _layer_shape(arrays: Mapping[str, np.ndarray], keywords: Mapping[str, Any], 
     """Lengths and widths of a call.  Raises ValueError where ranks do not fit."""
     x_q, x_kv = arrays["x_q"], keywords.get("x_kv", arrays["x_q"])
     if x_q.ndim not in (2, 3) or x_kv.ndim != x_q.ndim or any(arrays[n].ndim != 2 for n in ("w_q", "w_k", "w_v")):
-        raise ValueError("x_q and x_kv have 3 axes, or both 2, and weights have 2")
+        raise ValueError("expected x_q and x_kv with 3 axes, or both with 2, and weights with 2")
     if heads < 1:
-        raise ValueError(f"heads is {heads}; there is at least one")
+        raise ValueError(f"heads is {heads}; expected 1 or more")
     (sq, b), (sk, _) = (
         (x.shape[0], 1) if x.ndim == 2 else x.shape[:2] if first else x.shape[1::-1] for x in (x_q, x_kv)
     )

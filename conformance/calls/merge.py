@@ -26,13 +26,13 @@ def merge(
     }  # fmt: skip
     if not parts["outputs"] or len(parts["outputs"]) != len(parts["lses"]):
         raise ValueError(
-            f"there are {len(parts['outputs'])} outputs and {len(parts['lses'])} lses; as many, one at least"
+            f"got {len(parts['outputs'])} outputs and {len(parts['lses'])} lses; expected as many of each, at least one"
         )
     form = Form(layout_of(layout), 4 - parts["outputs"][0].ndim)
     dtype = dtype_of({f"outputs[{at}]": each for at, each in enumerate(parts["outputs"])})
     for each in parts["lses"]:
         if str(each.dtype) not in ("float32", "float64"):
-            raise TypeError(f"lses are {each.dtype}; they are float32 or float64")
+            raise TypeError(f"lses are {each.dtype}; expected float32 or float64")
     if len({(a.shape, b.shape) for a, b in zip(parts["outputs"], parts["lses"], strict=True)}) > 1:
         raise ValueError("the parts differ in shape")
     states = np.stack([form.four("outputs", each) for each in parts["outputs"]])

@@ -62,7 +62,7 @@ def packed(
     check_options(keywords, {})
     for name in arrays.keys() & set(WHOLE_NUMBERS):
         if arrays[name].dtype.kind not in "iu":
-            raise TypeError(f"{name} is {arrays[name].dtype}; it holds integers")
+            raise TypeError(f"{name} is {arrays[name].dtype}; expected integers")
     own = _Pages(arrays, new, scales) if "block_table" in arrays else _Pack(arrays)
     check_bias(keywords.get("bias"), arrays["q"], arrays["cu_seqlens_q"], None, None)
     longest = (max(own.queries, default=0), max(own.keys, default=0))
@@ -147,7 +147,9 @@ class _Pack:
     def _boundaries(self, name: str, rows: int) -> None:
         found = self.arrays[name]
         if found.ndim != 1 or not found.size or found[0] != 0 or (found[1:] < found[:-1]).any() or found[-1] > rows:
-            raise ValueError(f"{name} is {found.tolist()}; it begins with 0, never falls, and ends within {rows} rows")
+            raise ValueError(
+                f"{name} is {found.tolist()}; expected to begin with 0, never fall, and end within {rows} rows"
+            )
 
     def _lengths(self) -> np.ndarray:
         return np.diff(self.arrays["cu_seqlens_k"].astype(np.int64))
@@ -179,21 +181,21 @@ class _Pages(_Pack):
         table, lengths, cache = self.arrays["block_table"], self._lengths(), self.arrays["k_cache"]
         if table.ndim != 2 or lengths.ndim != 1:
             raise ValueError(
-                f"block_table has shape {table.shape}, kv_lengths {lengths.shape}; they are (N, M) and (N,)"
+                f"block_table has shape {table.shape}, kv_lengths {lengths.shape}; expected (N, M) and (N,)"
             )
         pages = -(-lengths // cache.shape[1])
         if (lengths < 0).any() or (pages > table.shape[1]).any():
             raise ValueError(f"kv_lengths are {lengths.tolist()}; a row of the table has {table.shape[1]} pages")
         used = table[np.arange(table.shape[1]) < pages[:, None]]
         if ((used < 0) | (used >= len(cache))).any():
-            raise ValueError(f"block_table names pages beyond the {len(cache)} of the cache")
+            raise ValueError(f"block_table refers to pages beyond the {len(cache)} of the cache")
         if self.new:
             self._check_new(np.diff(self.arrays["cu_seqlens_q"].astype(np.int64)), lengths)
 
     def _check_new(self, queries: np.ndarray, lengths: np.ndarray) -> None:
         wanted = {n: (len(self.arrays["q"]), *self.arrays[f"{n[0]}_cache"].shape[2:]) for n in ("k_new", "v_new")}
         if {n: a.shape for n, a in self.new.items()} != wanted:
-            raise ValueError(f"k_new and v_new come together, of shapes {wanted['k_new']} and {wanted['v_new']}")
+            raise ValueError(f"k_new and v_new must be given together, as {wanted['k_new']} and {wanted['v_new']}")
         if (queries > lengths).any():
             raise ValueError("a sequence has more new keys than keys")
 

@@ -72,7 +72,7 @@ def sample_rows(
     if length <= wanted:
         return np.arange(length)
     if wanted < 1:
-        raise ValueError(f"rows is {wanted}; at least one is checked")
+        raise ValueError(f"rows is {wanted}; expected 1 or more")
     rng = np.random.default_rng(seed)
     starts = boundaries or [first for tile in TILES for first in range(tile, length, tile)]
     edges = sorted({at for first in starts for at in (first - 1, first) if 0 <= at < length})

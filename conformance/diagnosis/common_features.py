@@ -58,7 +58,7 @@ def common_features_line(kind: Failure, failed: Sequence[Judged], passed: Sequen
     also = [each for each in passed if all(_has(name, each) for name in telling)]
     if not telling or len(also) > RARE * len(passed):
         return ""
-    rest = f"of {len(passed)} passed cases {len(also) or 'none'} {'have' if len(also) > 1 else 'has'} that too"
+    rest = f"{len(also) or 'none'} of {len(passed)} passed cases {'have' if len(also) > 1 else 'has'} that too"
     return f"all {len(failed)} failures by {kind.value} that are not explained have {' and '.join(telling)}; {rest}"
 
 

@@ -45,8 +45,8 @@ SCRIPTS = 200
 #: Most threads that are named with an explanation.
 NAMED = 2
 
-STAYS_BEHIND = "alone, in a fresh process, the case passes: something stays behind from an earlier call (SDPA-29)"
-DIFFERS = "run again, alone, the result is another one: it differs from call to call (SDPA-29)"
+STAYS_BEHIND = "the case passes by itself in a fresh process: an earlier call left something behind (SDPA-29)"
+DIFFERS = "run again by itself, the result is different: it changes from call to call (SDPA-29)"
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,7 @@ def _stages(each: Examined, pool: Pool, keywords: frozenset[str], timeout: float
             return []
         note = f" (from a second call, with {' and '.join(extra)})"
         if _output_ok(again, each) and not _output_ok(reply, each):
-            note += "; its output is right, so it is computed another way"
+            note += "; the output of that call is right, so it takes another path"
         reply = again
     expected = case.expected(dtype)
     if any(a.shape != getattr(expected, n).shape for n, a in reply.results.items()):

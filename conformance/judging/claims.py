@@ -199,15 +199,15 @@ def shortcomings(names: Sequence[str], results: Iterable[Result], not_installed:
     if not names:
         return []
     found = claims(results)
-    lines = [f"{name} is not installed, so nothing that is required is shown" for name in not_installed]
+    lines = [f"{name} is not installed, so no requirement can be checked" for name in not_installed]
     for feature in names:
         if feature != ALL and not any(c.feature == feature for group in found.values() for c in group):
-            lines.append(f"{feature} is required, and no implementation was judged that could have it")
+            lines.append(f"{feature} is required, but no judged implementation could have it")
     if ALL in names and not found:
-        lines.append("all features are required, and nothing was judged")
+        lines.append("all features are required, but nothing was judged")
     for (implementation, device), group in found.items():
         short = [c for c in group if (ALL in names or c.feature in names) and c.standing is not Standing.CONFORMANT]
-        lines += [f"{implementation} on {device}: {c.feature} is required, and is {_missing(c)}" for c in short]
+        lines += [f"{implementation} on {device}: {c.feature} is required, but is {_missing(c)}" for c in short]
     return lines
 
 

@@ -69,7 +69,7 @@ def judge(reply: Reply, case: AnyCase, blank: Result, *, every_profile: bool = T
         result = replace(blank, reason=reply.text)
     elif case.invalid:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in reply.results.items())
-        said = f"what it returned is no result: {reply.text}" if reply.accepted else f"returned {shapes}"
+        said = f"what it returned is not a result: {reply.text}" if reply.accepted else f"returned {shapes}"
         details = (f"Accepted: {reply.text or shapes}",)
         result = failed(blank, case, Finding(Failure.NO_ERROR, case.clauses[0], f"accepted, and {said}", details))
     elif reply.status == "raised":

@@ -102,7 +102,7 @@ def _unfit(result: Result, ledger: Ledger, versions: Mapping[str, str]) -> str |
     """Reason why a failure gets no record of its own, "" if it has one already, None if it gets one."""
     where = f"{result.implementation} in {result.dtype}, case {result.case}"
     if result.case not in asked_cases():
-        return f"{where}: the ledger is of the fixed cases"
+        return f"{where}: the ledger covers only the fixed cases"
     found = ledger.find(result.implementation, result.device, result.dtype, result.case, versions)
     if result.failure is Failure.STALE:
         return f"{where}: {result.reason}"
@@ -331,7 +331,7 @@ def ledger_options(parser: argparse.ArgumentParser) -> None:
     stale_.add_argument("results", nargs="+", type=Path, metavar="RESULT.jsonl", help="of pytest conformance")
     apply_ = actions.add_parser(
         "apply",
-        help="write a result file as it would be had today's records been there, without running anything",
+        help="apply today's records to a result file and write the result, without running anything",
         epilog=_ENDS.format("0 if every failure is a known deviation, 1 if one is left"),
     )
     apply_.add_argument("results", nargs=1, type=Path, metavar="RESULT.jsonl", help="of pytest conformance")
@@ -340,7 +340,7 @@ def ledger_options(parser: argparse.ArgumentParser) -> None:
     list_.set_defaults(results=[])
     issue_ = actions.add_parser(
         "issue",
-        help="write the text of an upstream issue for a record: title, script, what comes here, what is promised",
+        help="write the text of an upstream issue for a record: title, script, actual and promised results",
         epilog=_ENDS.format("0 if it printed a text, 1 if the script is right with the versions installed here"),
     )
     issue_.add_argument("record", metavar="ID", help="of a record")
@@ -349,7 +349,7 @@ def ledger_options(parser: argparse.ArgumentParser) -> None:
     page_.set_defaults(deviations=[])
     page_.add_argument(
         "results", nargs="*", type=Path, default=[], metavar="RESULT.jsonl",
-        help="of pytest conformance; default: the published ones",
+        help="result files of pytest conformance; default: the published ones",
     )  # fmt: skip
     for each in (propose_, stale_, apply_, list_, issue_):
         each.add_argument(
@@ -358,5 +358,5 @@ def ledger_options(parser: argparse.ArgumentParser) -> None:
             default=[],
             type=Path,
             metavar="FILE",
-            help="a ledger beside the suite's own",
+            help="another ledger, in addition to the suite's own",
         )

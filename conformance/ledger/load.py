@@ -248,7 +248,7 @@ class Ledger:
         found = [d for d in known if d.covers(implementation, device, dtype, case) and d.in_force(versions)]
         if len(found) > 1:
             both = " and ".join(d.name for d in found)
-            raise LedgerError(f"records {both} both speak of {implementation}, {dtype}, case {case}")
+            raise LedgerError(f"records {both} both cover {implementation}, {dtype}, case {case}")
         return found[0] if found else None
 
     @functools.cached_property
@@ -352,7 +352,9 @@ def _record(place: str, data: object, file: str, names: Sequence[str]) -> Deviat
     if found.seen and not _some_of_more(found.seen):
         raise LedgerError(f'{place}: seen {found.seen!r} is not a number of results and a larger one, as in "11 of 40"')
     if found.says and found.failure is not Failure.ERROR:
-        raise LedgerError(f'{place}: says is of the failure "error", and this one fails by {found.failure.value}')
+        raise LedgerError(
+            f'{place}: says is only for the failure "error", and this record fails by {found.failure.value}'
+        )
     _refuse_unknown(place, "clause", [found.clause], clauses())
     _refuse_unknown(place, "dtype", found.dtypes, DTYPES)
     _refuse_unknown(place, "device", found.devices, DEVICES)
@@ -426,7 +428,7 @@ def check_records(deviations: Sequence[Deviation], others: Iterable[str] = ()) -
         names = dict.fromkeys(n for pattern in each.implementations for n in matching(universe, pattern))
         cases = dict.fromkeys(c for pattern in each.cases for c in cases_meeting(pattern))
         if not any(_can_be_met(each, name, case) for name, case in product(names, cases)):
-            raise LedgerError(f"record {each.name}: no implementation of it is judged on a case of it in a dtype of it")
+            raise LedgerError(f"record {each.name}: none of its implementations is judged on its cases in its dtypes")
         for place in product(names, cases):
             spoken.setdefault(place, []).append(each)
     for (name, case), records in spoken.items():
@@ -448,7 +450,7 @@ def _refuse_overlap(one: Deviation, other: Deviation, name: str, case: str) -> N
     version = common_version(one.versions, other.versions) if one.package == other.package else ""
     if shared and devices and both and version is not None:
         at = f", {one.package} {version}" if version else ""
-        raise LedgerError(f"records {one.name} and {other.name} both speak of {name}, {shared[0]}, case {case}{at}")
+        raise LedgerError(f"records {one.name} and {other.name} both cover {name}, {shared[0]}, case {case}{at}")
 
 
 def dtypes(implementation: str, case: str) -> tuple[str, ...]:

@@ -177,5 +177,5 @@ def example(record: Deviation) -> tuple[str, str, str, str]:
         if not record.dtypes or dtype in record.dtypes
     ]
     if not found:
-        raise LedgerError(f"record {record.name}: no implementation of it is judged on a case of it in a dtype of it")
+        raise LedgerError(f"record {record.name}: none of its implementations is judged on its cases in its dtypes")
     return min(found, key=lambda each: ("export" in each[0], each[2] != DTYPE))

@@ -70,7 +70,9 @@ def _verdict(record: Deviation, runs: Sequence[Run]) -> Verdict:
         if len(gone) < len(shown):
             return Verdict(record, Standing.HOLDS)
         if len(gone) < record.enough:
-            few = f"{len(gone)} passed; seen in {record.seen}, so that {record.enough} that pass show that it is gone"
+            few = (
+                f"{len(gone)} passed; seen in {record.seen}, so it takes {record.enough} passes to show that it is gone"
+            )
             return Verdict(record, Standing.NOT_EXERCISED, (few,))
     if len(gone) == len(shown):
         return Verdict(record, Standing.GONE, (f"remove it: {_instead(gone)}",))

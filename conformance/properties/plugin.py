@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     examples, seed = config.getoption("fuzz"), config.getoption("fuzz_seed")
     if examples is None:
         if seed is not None:
-            raise pytest.UsageError("--fuzz-seed repeats a run of --fuzz N, which is missing")
+            raise pytest.UsageError("--fuzz-seed needs --fuzz N")
         return
     if examples < 1:
         raise pytest.UsageError(f"--fuzz {examples}: expected a number of examples, 1 or more")

@@ -56,7 +56,9 @@ def failure_message(
     if paste:
         lines += ["Paste:    into a file of conformance/cases, as a case that fails in the same implementation:", paste]
     else:
-        lines.append("Paste:    nothing: the problem as drawn is computed rightly, and only the calls together show it")
+        lines.append(
+            "Paste:    nothing: the problem by itself is computed right; only the calls together show the mistake"
+        )
     return "\n".join(lines)
 
 
@@ -230,7 +232,7 @@ def _size(wrong: Wrong) -> int:
 def _unrepeatable(wrong: Wrong) -> Wrong:
     """The same inputs failed once and passed another time (SDPA-29)."""
     reason = f"failed once and passed when it was repeated: {wrong.finding.reason}"
-    details = (*wrong.finding.details, "Repeated: the same inputs passed another time")
+    details = (*wrong.finding.details, "Repeated: the same inputs passed when run again")
     broken = Case.blame.unrepeatable
     finding = replace(wrong.finding, failure=Failure.UNREPEATABLE, broken=broken, reason=reason, details=details)
     return Wrong(finding, wrong.problem, wrong.calls)

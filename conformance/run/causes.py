@@ -31,7 +31,7 @@ NAMED = 6
 LABELS = ("Adapter:", "Diagnosis:")
 
 #: Beginnings of observations that say where a failure comes from and not what it is (diagnosis/explain.py).
-OBSERVED = ("alone, in a fresh process", "run again, alone")
+OBSERVED = ("the case passes by itself in a fresh process", "run again by itself")
 
 #: The parts that differ between two messages of one mistake: numbers, and text in brackets or parentheses.
 _VARIES = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?(e[+-]?\d+)?|\[[^\]]*\]|\([^)]*\)")
@@ -50,9 +50,9 @@ K = TypeVar("K")
 
 #: Headings above the failures that have a line each.
 HEADS = {
-    Kind.UNKNOWN: "Not explained either:",
-    Kind.ALIKE: "In the same way:",
-    Kind.EXPLAINED: "By the same cause:",
+    Kind.UNKNOWN: "Also not explained:",
+    Kind.ALIKE: "Failing the same way:",
+    Kind.EXPLAINED: "Same cause:",
 }
 
 #: Words before the reason of a failure, where the reason is no sentence of its own.

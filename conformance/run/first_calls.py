@@ -107,7 +107,7 @@ def judge(target: Target, processes: int, versions: Mapping[str, str], *, load: 
         profile=target.profile.value,
     )
     if implementation.operator != SDPA.name or target.device != "cpu":
-        return replace(blank, outcome=Outcome.UNSUPPORTED, reason="first calls are of sdpa on the CPU")
+        return replace(blank, outcome=Outcome.UNSUPPORTED, reason="first calls are judged only for sdpa on the CPU")
     case = fit(CASE, implementation.envelope)
     if case.unfit:
         return replace(blank, outcome=Outcome.NOT_APPLICABLE, reason=case.unfit)
@@ -136,11 +136,13 @@ def _judged(
     if refused:
         return replace(blank, outcome=Outcome.UNSUPPORTED, reason=refused[0].first.text)
     if found.lost:
-        reason = f"{len(found.lost)} of {processes} first calls gave nothing: {', '.join(dict.fromkeys(found.lost))}"
+        reason = (
+            f"{len(found.lost)} of {processes} first calls returned nothing: {', '.join(dict.fromkeys(found.lost))}"
+        )
         return _failed(blank, case, processes, Failure.CRASHED, reason, ())
     differing = tuple(filter(None, (_difference(kind, case, target) for kind in found.kinds)))
     if not differing:
-        return replace(blank, reason=f"{processes} first calls, each right and as the second")
+        return replace(blank, reason=f"{processes} first calls, each right and equal to the second")
     number = sum(each.processes for each in differing)
     reason = f"{number} of {processes} first calls differ ({number / processes:.2%}): {differing[0].text}"
     details = [f"Seen:     {reason}", *(f"          {each.processes} more: {each.text}" for each in differing[1:])]

@@ -67,7 +67,7 @@ def judge(target: Target, question: str, pool: Pool, keywords: frozenset[str], t
     )
     if not questions(operator):
         of = ", ".join(QUESTIONS)
-        return replace(blank, outcome=Outcome.UNSUPPORTED, reason=f"invariance is asked of {of}")
+        return replace(blank, outcome=Outcome.UNSUPPORTED, reason=f"invariance is checked only for {of}")
     lacking = sorted(set(asked.needs) - keywords)
     if lacking:
         return replace(blank, outcome=Outcome.UNSUPPORTED, reason=f"no keyword {', '.join(lacking)}")

@@ -194,7 +194,7 @@ def _far_apart(
         return None
     if reply.status == "raised":
         return reply.text
-    return "" if alike(reply.results, plain, case, blank) else "other results than where it lies together"
+    return "" if alike(reply.results, plain, case, blank) else "results differ from those with entries close together"
 
 
 def _advisory(blank: Result, case: AnyCase, found: _Found) -> Result:

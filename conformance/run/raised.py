@@ -91,7 +91,8 @@ def _limits(name: str, group: Iterable[tuple[AnyCase, Result]]) -> Iterator[str]
         if found:
             where, attribute = found
             said = textwrap.shorten(some[0][1].reason, QUOTED, placeholder=" …")
-            yield f"every call {where} ({len(some)} raise {said!r}): {function}.{attribute}, if it is for these alone"
+            declared = f"{function}.{attribute}, if it supports only these"
+            yield f"every call {where}, raises {said!r} ({len(some)} calls): {declared}"
 
 
 def _told_apart(

@@ -84,11 +84,11 @@ def _undeclared(target: Target, selection: Selection, pool: Pool, timeout: float
     """Sentences on what works without being declared."""
     works = undeclared_dtypes(target, pool, timeout)
     if works:
-        undeclared = f"a tiny input comes out right in {', '.join(works)} too"
-        yield f"{undeclared}, which it does not declare: name them in its dtypes, and they are judged"
+        undeclared = f"a tiny input is computed correctly in {', '.join(works)} too"
+        yield f"{undeclared}, which it does not declare: add them to its dtypes to have them judged"
     declared = selection.keywords[target.implementation.name]
     for name, keyword in undeclared_keywords(target, declared, pool, timeout):
-        yield f"its parameter {name} does what {keyword} is to do: name it {keyword}, and it is judged"
+        yield f"its parameter {name} works as {keyword}: rename it to {keyword} to have it judged"
 
 
 @dataclass(frozen=True)
@@ -346,8 +346,8 @@ def clause_lines(results: Sequence[Result]) -> list[str]:
 def little_lines(results: Iterable[Result]) -> list[str]:
     """Lines on implementations that were tested on less than half of the clauses that their signature promises."""
     return [
-        f"{name} on {device} could be asked {len(found.tested)} of the {found.promised} clauses that its signature"
-        " promises"
+        f"only {len(found.tested)} of the {found.promised} clauses that the signature of {name} promises could be"
+        f" tested on {device}"
         for (name, device), found in _clauses(results).items()
         if 2 * len(found.tested) < found.promised
     ]

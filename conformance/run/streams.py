@@ -126,9 +126,9 @@ def judged(found: InStream, case: AnyCase, blank: Result) -> Result:
         return replace(blank, outcome=Outcome.UNSUPPORTED, reason=reason)
     if not alike(found.in_order, found.plain, case, blank):
         if alike(found.later, found.plain, case, blank):
-            seen = "its results were not there for what came behind it in its stream, and were later"
+            seen = "its results were not ready for the next work in its stream, only later"
         else:
-            seen = "it computed before its inputs were there, which its stream wrote before it"
+            seen = "it computed before its stream had written its inputs"
         return _failed(blank, case, Failure.VALUE, seen)
     how = "submitted while the stream was held" if found.held else "it waits for the stream itself"
     return replace(blank, reason=f"in its place: {how}")

@@ -49,21 +49,21 @@ def found(pool: Pool, name: str, dtypes: tuple[str, ...] = ("float32",)) -> Find
         ("heads_outside", "it computes in (B, H, S, D): remove attention.layout = 'BSHD'"),
         ("values_first", "it computes attention(q, v, k): pass q, k, v in this order"),
         ("keys_first", "it computes attention(k, q, v): pass q, k, v in this order"),
-        ("other_names", "it is called with its arguments by name: name them q, k, v"),
+        ("other_names", "its arguments are passed by name: name them q, k, v"),
         ("attention_conformance.impls.tests.fakes:a_list", "it returns a list: return an array of numpy"),
         ("a_dictionary", "it returns a dict: return an array of numpy"),
         ("nothing", "it returns None: return the output"),
         ("a_number", "it returns a numpy.float32 without axes: return an array"),
         ("a_float", "it returns a float: return an array of numpy"),
-        ("always_weights", "it returns 2 results (2, 3, 5, 8), (2, 3, 5, 5) where 1 (output) is asked for"),
-        ("never_lse", "it returns 1 result (1, 2, 4, 8) where 2 (output, lse) are asked for"),
+        ("always_weights", "it returns 2 results (2, 3, 5, 8), (2, 3, 5, 5), expected 1 (output)"),
+        ("never_lse", "it returns 1 result (1, 2, 4, 8), expected 2 (output, lse)"),
         ("lse_first", "it returns (lse, output): return (output, lse)"),
-        ("coroutine", "it returns a coroutine, which is no result yet: wait for it, and return that"),
-        ("future", "it returns a concurrent.Future, which is no result yet: wait for it, and return that"),
+        ("coroutine", "it returns a coroutine, which is not a result yet: wait for it, and return the result"),
+        ("future", "it returns a concurrent.Future, which is not a result yet: wait for it, and return the result"),
         ("unfinished", "its result changes after it was returned: wait for it before returning"),
         (
             "attention_conformance.impls.tests.fakes:too_wide",
-            "it computes right, and returns float64 for float32: convert its results back",
+            "its results are right, but in float64 instead of float32: convert them back",
         ),
         ("attention_conformance.impls.tests.fakes:transposed", "its output is (B, S, H, D): return (B, H, S, D)"),
         ("merged", "its output is (B, S, H·D), the heads merged: return (B, H, S, D)"),
@@ -82,12 +82,12 @@ def test_a_wrong_adapter_is_named(pool: Pool, name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("a_tensor", "it returns a torch.Tensor, and is given arrays of numpy: plug it in with @torch, or convert"),
+        ("a_tensor", "it returns a torch.Tensor, but gets arrays of numpy: plug it in with @torch, or convert"),
         (
             "an_array_of_numpy@torch",
-            "it returns a numpy.ndarray, and is given arrays of torch: plug it in with @numpy, or convert",
+            "it returns a numpy.ndarray, but gets arrays of torch: plug it in with @numpy, or convert",
         ),
-        ("nowhere@torch", "it returns an array on meta, and is given arrays on cpu"),
+        ("nowhere@torch", "it returns an array on meta, but gets arrays on cpu"),
     ],
 )
 def test_an_array_of_another_framework_or_device_is_named(pool: Pool, name: str, text: str) -> None:
@@ -102,7 +102,7 @@ def test_a_result_that_is_too_wide_in_half_precision_alone_is_named(pool: Pool) 
     """A second input, of the narrowest dtype of the run, shows a result that is too wide only in half precision."""
     finding = found(pool, "too_wide_in_half", ("float32", "float16"))
     assert finding is not None
-    assert finding.text == "it computes right, and returns float32 for float16: convert its results back"
+    assert finding.text == "its results are right, but in float32 instead of float16: convert them back"
 
 
 @pytest.mark.parametrize("name", ["right", "wrong", "slightly_wrong", "nan", "careless", "raises", "refuses", "aborts"])

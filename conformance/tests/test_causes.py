@@ -54,7 +54,7 @@ def test_failures_with_one_diagnosis_are_one_cause() -> None:
     assert cause.kind is Kind.EXPLAINED
     assert [one.result.case for one in cause.in_full] == ["short"]
     assert cause.others() == [
-        "By the same cause:",
+        "Same cause:",
         "  tiny  SDPA-16  output 3 times the bound, 1 of 2 elements wrong",
         "  long  SDPA-9   output 3 times the bound, 1 of 2 elements wrong",
     ]
@@ -84,7 +84,7 @@ def test_two_implementations_never_share_a_message() -> None:
 
 def test_an_observation_is_no_cause() -> None:
     """The observation that a failure does not repeat says nothing about other failures."""
-    alone = "Diagnosis: run again, alone, the result is another one: it differs from call to call (SDPA-29)"
+    alone = "Diagnosis: run again by itself, the result is different: it changes from call to call (SDPA-29)"
     (cause,) = causes([told("a", 1, alone), told("b", 2)])
     assert cause.kind is Kind.UNKNOWN
     assert len(cause.failures) == 2
@@ -95,7 +95,7 @@ def test_of_many_unexplained_failures_a_few_are_told() -> None:
     (cause,) = causes([told(f"case-{i:03}", i) for i in range(200)])
     assert [one.result.case for one in cause.in_full] == [f"case-{i:03}" for i in range(UNEXPLAINED)]
     head, *lines, last = cause.others()
-    assert head == "Not explained either:"
+    assert head == "Also not explained:"
     assert len(lines) == LISTED
     assert last == f"  … and {200 - UNEXPLAINED - LISTED} more; -v shows all messages"
 

@@ -108,11 +108,11 @@ def test_a_requirement_that_is_met_says_nothing() -> None:
 @pytest.mark.parametrize(
     ("made", "line"),
     [
-        (WRONG_WINDOWS, "mine on cpu: windows is required, and is not kept (14 of 15)"),
-        (WITHOUT_WINDOWS, "mine on cpu: windows is required, and is unsupported (15 of 15)"),
+        (WRONG_WINDOWS, "mine on cpu: windows is required, but is not kept (14 of 15)"),
+        (WITHOUT_WINDOWS, "mine on cpu: windows is required, but is unsupported (15 of 15)"),
         (
             [r for r in RIGHT if r.case != "window-both"],
-            "mine on cpu: windows is required, and is not judged in full (14 of 15)",
+            "mine on cpu: windows is required, but is not judged in full (14 of 15)",
         ),
     ],
 )
@@ -124,10 +124,10 @@ def test_a_requirement_that_is_not_met_is_named(made: list[Result], line: str) -
 
 def test_a_requirement_of_another_operator_is_not_met() -> None:
     """A required feature that no implementation in the run could have is reported as missing."""
-    assert shortcomings(("mha",), RIGHT, ()) == ["mha is required, and no implementation was judged that could have it"]
+    assert shortcomings(("mha",), RIGHT, ()) == ["mha is required, but no judged implementation could have it"]
 
 
 def test_a_requirement_is_not_met_where_nothing_was_judged() -> None:
     """A requirement is not met if nothing is installed or nothing was run."""
     assert len(shortcomings(("core",), [], ("jax-jit",))) == 2
-    assert shortcomings(("all",), [], ()) == ["all features are required, and nothing was judged"]
+    assert shortcomings(("all",), [], ()) == ["all features are required, but nothing was judged"]

@@ -265,8 +265,8 @@ def tables(rows: int, pairs: int = 4) -> dict[str, np.ndarray]:
         ({"window": (-1, 0)}, ValueError, "open side"),
         ({"kv_lengths": [8, 1]}, ValueError, "there are 7 keys"),
         ({"kv_lengths": [7, 1, 1]}, ValueError, "3 entries"),
-        ({"profile": "exact"}, ValueError, "there are wide"),
-        ({"layout": "sbhd"}, ValueError, "'bhsd' and 'bshd'"),
+        ({"profile": "exact"}, ValueError, "expected one of wide"),
+        ({"layout": "sbhd"}, ValueError, "'bhsd' or 'bshd'"),
         ({"grad_q": np.zeros((2, 2, 5, 8), np.float32)}, ValueError, "without grad_output"),
         ({"q": [[1.0]]}, TypeError, "expected an array, got builtins.list"),
         ({"q": np.full((2, 2, 5, 8), np.inf, np.float32)}, ValueError, "SDPA-37"),
@@ -394,7 +394,7 @@ def test_an_array_that_numpy_cannot_read_is_a_slip() -> None:
     torch = pytest.importorskip("torch")
     tensor = torch.ones(1, 1, 2, 4, dtype=torch.bfloat16)
     alone = capsule(tensor, lambda self, **options: tensor.__dlpack__(**options))
-    with pytest.raises(TypeError, match=r"q: .*Exported gives nothing that NumPy can read"):
+    with pytest.raises(TypeError, match=r"q: NumPy cannot read .*Exported"):
         assert_close(tensor, alone, tensor, tensor)
 
 
@@ -765,8 +765,8 @@ def test_memory_that_nobody_wrote_is_left_open() -> None:
 @pytest.mark.parametrize(
     ("name", "change", "error", "text"),
     [
-        ("varlen-cross", {"cu_seqlens_q": [0, 4, 3, 14, 14]}, ValueError, "never falls"),
-        ("varlen-cross", {"cu_seqlens_k": [0, 9, 16, 22, 33]}, ValueError, "ends within 32 rows"),
+        ("varlen-cross", {"cu_seqlens_q": [0, 4, 3, 14, 14]}, ValueError, "never fall,"),
+        ("varlen-cross", {"cu_seqlens_k": [0, 9, 16, 22, 33]}, ValueError, "end within 32 rows"),
         ("varlen-cross", {"cu_seqlens_k": [0, 9, 16]}, ValueError, "VARLEN-11"),
         ("varlen-cross", {"cu_seqlens_q": np.zeros(5, np.float32)}, TypeError, "cu_seqlens_q is float32"),
         ("varlen-cross", {"causal_offset": [1, 2]}, ValueError, "none is given"),
@@ -776,7 +776,7 @@ def test_memory_that_nobody_wrote_is_left_open() -> None:
         ("paged-mixed", {"kv_lengths": [9, 14, 7]}, ValueError, "PAGED-12"),
         ("paged-mixed", {"kv_lengths": [9, 14, 7, 400]}, ValueError, "a row of the table has"),
         ("paged-mixed", {"block_table": np.full((4, 5), 99)}, ValueError, "beyond the"),
-        ("paged-mixed", {"k_new": np.zeros((12, 2, 8), np.float32)}, ValueError, "come together"),
+        ("paged-mixed", {"k_new": np.zeros((12, 2, 8), np.float32)}, ValueError, "given together"),
         ("paged-quantised-accuracy", {"v_scale": None}, ValueError, "PAGED-14: one cache has a scale"),
         (
             "paged-quantised-accuracy",
@@ -795,7 +795,7 @@ def test_memory_that_nobody_wrote_is_left_open() -> None:
         ("latent-plain", {"w_uk": np.zeros((3, 11, 8), np.float32)}, ValueError, r"MLA-8: w_uk must be \(H, R, D\)"),
         ("latent-plain", {"k_rope": np.zeros((2, 6, 4), np.float32)}, ValueError, "MLA-8: k_rope"),
         ("latent-plain", {"q_rope": np.zeros((3, 5, 4), np.float32)}, ValueError, "MLA-8: q_rope"),
-        ("latent-plain", {"q": np.zeros((5, 8), np.float32)}, ValueError, "4 axes, or without batch 3"),
+        ("latent-plain", {"q": np.zeros((5, 8), np.float32)}, ValueError, "expected 4 axes, or 3 without a batch"),
         ("latent-plain", {"latents": np.zeros((2, 7, 12))}, TypeError, "latents is float64"),
         ("latent-plain", {"latents": np.full((2, 7, 12), np.nan, np.float32)}, ValueError, "MLA-8 leaves"),
         ("latent-plain", {"causal_offset": 2}, ValueError, "none is given"),
@@ -838,7 +838,7 @@ def test_nothing_is_not_close() -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"window": 128}, "window is 128; it is a pair"),
+        ({"window": 128}, "window is 128; expected a pair"),
         ({"block_mask": np.ones((1, 1, 1, 1), bool), "block_size": (64,)}, "block_size is"),
     ],
 )

@@ -19,13 +19,13 @@ CAUSAL = judged("causal-square", "causal-more-keys", "causal-more-queries")
 def test_a_common_option_is_named() -> None:
     """All failures are causal and no passed case is."""
     line = common_features_line(Failure.VALUE, CAUSAL, PASSED)
-    assert line == "all 3 failures by value that are not explained have is_causal; of 9 passed cases none has that too"
+    assert line == "all 3 failures by value that are not explained have is_causal; none of 9 passed cases has that too"
 
 
 def test_passed_cases_with_the_same_are_counted() -> None:
     """One passed case is causal too."""
     line = common_features_line(Failure.ERROR, CAUSAL, [*PASSED, *judged("causal-tiles")])
-    assert line.endswith("of 10 passed cases 1 has that too")
+    assert line.endswith("1 of 10 passed cases has that too")
 
 
 def test_two_options_that_only_failures_combine_are_both_named() -> None:
@@ -59,7 +59,7 @@ def test_a_dtype_is_a_feature() -> None:
     """All failures are in float16, the same cases pass in float32."""
     names = ("plain", "bias", "one-query")
     line = common_features_line(Failure.VALUE, judged(*names, dtype="float16"), PASSED)
-    assert "have float16; of 9 passed cases none" in line
+    assert "have float16; none of 9 passed cases" in line
 
 
 def test_options_that_change_nothing_are_not_features() -> None:

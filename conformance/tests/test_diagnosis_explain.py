@@ -47,13 +47,13 @@ def judged(folder: Path, change: str, *options: str) -> str:
 def test_what_stays_behind_is_said(tmp_path: Path) -> None:
     """A case that fails after others and passes alone says so."""
     printed = judged(tmp_path, "output += 0.37 * (calls > 3)")
-    assert "alone, in a fresh process, the case passes: something stays behind from an earlier call" in printed
+    assert "the case passes by itself in a fresh process: an earlier call left something behind" in printed
 
 
 def test_what_differs_from_call_to_call_is_said(tmp_path: Path) -> None:
     """A case that fails with other numbers each time says so."""
     printed = judged(tmp_path, "output += np.random.default_rng().standard_normal(output.shape)")
-    assert "run again, alone, the result is another one" in printed
+    assert "run again by itself, the result is different" in printed
 
 
 def test_a_steady_mistake_says_neither(tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_a_run_that_could_ask_little_says_so() -> None:
     """A run that could test less than half of the promised clauses says so; missing keywords promise nothing."""
     few = [("plain", *RAN), ("softcap", *REFUSED), ("mask", *REFUSED), ("bias", *REFUSED)]
     (line,) = little_lines(results(few))
-    assert line == "it on cpu could be asked 1 of the 4 clauses that its signature promises"
+    assert line == "only 1 of the 4 clauses that the signature of it promises could be tested on cpu"
     assert not little_lines(results([few[0], few[1]]))
     assert not little_lines(results([few[0], *((n, Outcome.UNSUPPORTED, "no keyword x") for n, *_ in few[1:])]))
 

@@ -48,7 +48,7 @@ def test_the_same_under_a_lock_is_right() -> None:
     """Choosing at the first call is no mistake under a lock; only the race is."""
     found = judged("locked")
     assert found.outcome is Outcome.PASSED
-    assert found.reason == "3 first calls, each right and as the second"
+    assert found.reason == "3 first calls, each right and equal to the second"
 
 
 def test_an_honest_function_is_right_under_load() -> None:
@@ -62,7 +62,7 @@ def test_a_death_in_the_first_call_fails() -> None:
     found = judged("dying", 2)
     assert found.outcome is Outcome.FAILED
     assert found.failure is Failure.CRASHED
-    assert "2 of 2 first calls gave nothing: the process was killed by SIGABRT" in found.reason
+    assert "2 of 2 first calls returned nothing: the process was killed by SIGABRT" in found.reason
 
 
 def test_a_call_that_does_not_return_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +70,7 @@ def test_a_call_that_does_not_return_is_ended(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(first_calls, "SECONDS", 1.0)
     found = judged("hanging", 2)
     assert found.outcome is Outcome.FAILED
-    assert "2 of 2 first calls gave nothing: did not return within 1 s" in found.reason
+    assert "2 of 2 first calls returned nothing: did not return within 1 s" in found.reason
 
 
 def test_an_exception_of_the_first_call_alone_is_told() -> None:
@@ -119,7 +119,7 @@ def test_a_death_in_the_first_call_fails_the_run(tmp_path: Path) -> None:
     done = check(tmp_path, f"{first_call_kernels.__file__}:dying", *options)
     assert done.returncode == 1
     assert "1 failed" in done.stdout
-    assert done.stdout.count("Seen:     1 of 1 first calls gave nothing") == 1
+    assert done.stdout.count("Seen:     1 of 1 first calls returned nothing") == 1
 
 
 @pytest.mark.parametrize("number", ["0", "-3"])

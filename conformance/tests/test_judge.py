@@ -119,7 +119,7 @@ def test_a_reply_that_is_no_result_is_no_refusal() -> None:
     text = "TypeError: expected a NumPy array, got builtins.list"
     result = judge(Reply("raised", text=text, accepted=True), case, blank)
     assert (result.outcome, result.failure) == (Outcome.FAILED, Failure.NO_ERROR)
-    assert result.reason == f"accepted, and what it returned is no result: {text}"
+    assert result.reason == f"accepted, and what it returned is not a result: {text}"
     assert judge(Reply("raised", text=text), case, blank).outcome is Outcome.PASSED
 
 

@@ -103,13 +103,13 @@ def test_records_of_two_processors_are_apart(tmp_path: Path) -> None:
     """One case may have a record for each of two processors."""
     second = RECORD.replace('"a"', '"b"') + 'processors = ["avx512"]\n'
     assert len(ledger(tmp_path, RECORD + 'processors = ["avx2"]\n' + second).deviations) == 2
-    with pytest.raises(LedgerError, match="both speak of"):
+    with pytest.raises(LedgerError, match="both cover"):
         ledger(tmp_path, RECORD + second)
 
 
 def test_two_records_for_one_case_are_refused(tmp_path: Path) -> None:
     """A case has one record, so that it is clear which one to remove."""
-    with pytest.raises(LedgerError, match=r"records a \(.*\) and b \(.*\) both speak of torch-.*, case empty-row"):
+    with pytest.raises(LedgerError, match=r"records a \(.*\) and b \(.*\) both cover torch-.*, case empty-row"):
         ledger(tmp_path, RECORD + RECORD.replace('"a"', '"b"'))
 
 
@@ -130,24 +130,24 @@ def test_records_that_are_apart_are_accepted(tmp_path: Path, old: str, new: str)
         new += "\n" + ('devices = ["cpu"]' if "dtypes" in new else 'dtypes = ["float32"]')
     second = (RECORD if "package" in old else first).replace(old, new).replace('"a"', '"b"')
     assert len(ledger(tmp_path, first + second).deviations) == 2
-    with pytest.raises(LedgerError, match="both speak of"):
+    with pytest.raises(LedgerError, match="both cover"):
         ledger(tmp_path, first + first.replace('"a"', '"b"'))
 
 
 def test_records_that_globs_of_plug_ins_bring_together_are_refused(tmp_path: Path) -> None:
     """A glob over a file's functions overlaps a record of one of them, even if only a run knows the names."""
     text = RECORD.replace("torch-*", "my.py:*") + RECORD.replace("torch-*", "my.py:f").replace('"a"', '"b"')
-    with pytest.raises(LedgerError, match=r"both speak of my\.py:f, float32, case empty-row"):
+    with pytest.raises(LedgerError, match=r"both cover my\.py:f, float32, case empty-row"):
         ledger(tmp_path, text)
     apart = ledger(tmp_path, text.replace('"my.py:f"', '"m*:f"'))
-    with pytest.raises(LedgerError, match=r"both speak of my\.py:f"):
+    with pytest.raises(LedgerError, match=r"both cover my\.py:f"):
         check_records(apart.deviations, ["my.py:f"])
 
 
 def test_two_records_found_for_one_case_are_an_error() -> None:
     """An unchecked ledger with two matching records raises instead of choosing."""
     record = Deviation("a", ("x",), "numpy", "", "SDPA-15", ("plain",), Failure.VALUE, "", "")
-    with pytest.raises(LedgerError, match="records a and b both speak of x, float32, case plain"):
+    with pytest.raises(LedgerError, match="records a and b both cover x, float32, case plain"):
         Ledger((record, replace(record, id="b"))).find("x", "cpu", "float32", "plain", {"numpy": "2"})
 
 
@@ -171,7 +171,11 @@ def test_two_records_found_for_one_case_are_an_error() -> None:
         (">=2.13,<2.14", "about 2.13", "versions 'about 2.13' is not a version range"),
         (">=2.13,<2.14", "2.13", "versions '2.13' is not a version range"),
         ('"unreported"', '"later"', "upstream 'later' is neither a https:// link nor"),
-        ('id = "a"', 'id = "a"\nsays = "no kernel"', 'says is of the failure "error", and this one fails by value'),
+        (
+            'id = "a"',
+            'id = "a"\nsays = "no kernel"',
+            'says is only for the failure "error", and this record fails by value',
+        ),
         ('id = "a"', 'id = "a"\nseen = "often"', "seen 'often' is not a number of results and a larger one"),
         ('id = "a"', 'id = "a"\nseen = "0 of 9"', "seen '0 of 9' is not a number of results and a larger one"),
         ('id = "a"', 'id = "a"\nseen = "9 of 9"', "seen '9 of 9' is not a number of results and a larger one"),
@@ -197,7 +201,7 @@ def test_a_malformed_ledger_is_refused(tmp_path: Path, old: str, new: str, messa
 def test_a_record_that_no_result_can_meet_is_refused(tmp_path: Path, old: str, new: str) -> None:
     """A record of another operator than its cases, or of a dtype that they are not judged in, is refused."""
     text = RECORD.replace("empty-row*", "empty-row-last").replace(old, new)
-    with pytest.raises(LedgerError, match=r"record a \(.*\): no implementation of it is judged on a case of it"):
+    with pytest.raises(LedgerError, match=r"record a \(.*\): none of its implementations is judged on its cases"):
         ledger(tmp_path, text)
 
 
@@ -228,7 +232,7 @@ def test_a_users_record_that_overlaps_ours_names_both(tmp_path: Path) -> None:
     ours = read().deviations[0]
     text = RECORD.replace("torch-*", ours.implementations[0]).replace("empty-row*", ours.cases[0])
     (tmp_path / "mine.toml").write_text(text)
-    with pytest.raises(LedgerError, match=rf"records {ours.id} and a \(.*mine\.toml\) both speak of"):
+    with pytest.raises(LedgerError, match=rf"records {ours.id} and a \(.*mine\.toml\) both cover"):
         read([LEDGER, tmp_path / "mine.toml"])
 
 

@@ -84,7 +84,7 @@ def test_the_command_is_about_the_record(record: Deviation) -> None:
 def test_a_record_that_no_result_can_meet_has_no_example() -> None:
     """A record of layers with a case of attention is refused in a sentence."""
     record = replace(LEDGER.deviations[0], implementations=("torch-mha-fast",), cases=("plain",))
-    with pytest.raises(LedgerError, match=f"record {record.id}: no implementation of it is judged on a case of it"):
+    with pytest.raises(LedgerError, match=f"record {record.id}: none of its implementations is judged on its cases"):
         example(record)
 
 

@@ -109,11 +109,11 @@ def test_the_version_of_a_package_that_a_record_names_is_found(tmp_path: Path) -
         ([RECORD, RECORD], "two records have the id peeks: it is in ledger-0.toml and in ledger-1.toml"),
         (
             [RECORD, RECORD.replace("peeks", "other").replace("mykernels.py:*", "*:attention")],
-            "records peeks (ledger-0.toml) and other (ledger-1.toml) both speak of mykernels.py:attention",
+            "records peeks (ledger-0.toml) and other (ledger-1.toml) both cover mykernels.py:attention",
         ),
         (
             [OVERLAPPING],
-            "records torch-flash-nan-query and peeks (ledger-0.toml) both speak of torch-sdpa, float32, case nan-all",
+            "records torch-flash-nan-query and peeks (ledger-0.toml) both cover torch-sdpa, float32, case nan-all",
         ),
     ],
 )

@@ -183,7 +183,7 @@ def test_what_comes_and_goes_is_gone_once_it_did_not_show_often_enough() -> None
     """For a record seen in half of the results, six passes may be chance, seven are not."""
     six = verdict(*[run(PASSED)] * 6, record=AT_TIMES)
     assert six.standing is Standing.NOT_EXERCISED
-    assert six.notes == ("6 passed; seen in 2 of 4, so that 7 that pass show that it is gone",)
+    assert six.notes == ("6 passed; seen in 2 of 4, so it takes 7 passes to show that it is gone",)
     assert verdict(*[run(PASSED)] * 7, record=AT_TIMES).standing is Standing.GONE
 
 

@@ -144,7 +144,7 @@ def test_printing_without_end_is_a_crash(pool: Pool, monkeypatch: pytest.MonkeyP
     """A call that would fill the disk is ended."""
     monkeypatch.setattr(limits, "PRINTED", 1 << 24)
     result = judged(pool, "prints_for_ever")
-    assert (result.failure, result.reason) == (Failure.CRASHED, "it was ended: it printed more than 16 MiB")
+    assert (result.failure, result.reason) == (Failure.CRASHED, "it was stopped: it printed more than 16 MiB")
     assert len(result.message) < 10_000
 
 

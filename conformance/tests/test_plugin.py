@@ -303,7 +303,7 @@ def test_a_quick_run_says_what_it_left_out(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     asked = {result.case for result in read(tmp_path / "o.jsonl").results}
     assert asked == {name for name, case in quick_cases().items() if case.operator == "sublayer"}
-    assert f"not asked were the other {len(every_case()) - len(quick_cases())}" in done.stdout
+    assert f"the other {len(every_case()) - len(quick_cases())} were not run" in done.stdout
     assert "as each case is compiled" not in done.stdout
 
 
@@ -391,7 +391,7 @@ def test_a_part_without_implementations_is_refused(tmp_path: Path) -> None:
     """More parts than implementations give one sentence, not a run that judges nothing."""
     done = run(tmp_path, "--impl", "numpy-eager", "--case", "plain", "--shard", "2/2")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "--shard 2/2: implementations are shared out as wholes, so N can be 1 here at most" in done.stderr
+    assert "--shard 2/2: implementations are not split, so N can be at most 1 here" in done.stderr
 
 
 @pytest.mark.parametrize(

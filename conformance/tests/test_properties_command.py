@@ -98,7 +98,7 @@ def test_without_the_option_nothing_is_fuzzed_or_imported(tmp_path: Path) -> Non
     ("arguments", "sentence"),
     [
         (("--fuzz", "0"), "--fuzz 0: expected a number of examples, 1 or more"),
-        (("--fuzz-seed", "3"), "--fuzz-seed repeats a run of --fuzz N, which is missing"),
+        (("--fuzz-seed", "3"), "--fuzz-seed needs --fuzz N"),
         (("--fuzz", "many"), "argument --fuzz: invalid int value: 'many'"),
     ],
 )

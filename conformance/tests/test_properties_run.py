@@ -70,7 +70,7 @@ def test_a_pasted_case_says_whether_it_expects_zeros(offset: int) -> None:
 def test_a_property_pastes_only_what_fails_by_itself() -> None:
     """A finite fill shows only next to hidden keys: the problem alone passes, and the message says so."""
     message = run("hidden-keys", context("finite_fill")).message
-    assert "Paste:    nothing: the problem as drawn is computed rightly" in message
+    assert "Paste:    nothing: the problem by itself is computed right" in message
     assert "yield case(" not in message
 
 

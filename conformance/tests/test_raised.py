@@ -38,8 +38,10 @@ OPERATORS = sorted({case.operator for case in asked_cases().values()})
 def test_a_dtype_in_which_every_call_raises_is_named(operator: str) -> None:
     """The hint has the attribute that declares the other dtypes; numbers in the text do not distinguish exceptions."""
     (line,) = limit_lines(results(lambda _, dtype: dtype in ("float32", "float64"), prefix=operator))
-    assert line.startswith(f"{NAME} on cuda: every call in float64 and float32, and none in float16 and bfloat16 (")
-    assert line.endswith('attention.dtypes = ("float16", "bfloat16"), if it is for these alone')
+    assert line.startswith(
+        f"{NAME} on cuda: every call in float64 and float32, and none in float16 and bfloat16, raises "
+    )
+    assert line.endswith('attention.dtypes = ("float16", "bfloat16"), if it supports only these')
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,7 @@ def test_a_dtype_in_which_every_call_raises_is_named(operator: str) -> None:
 def test_a_size_that_tells_calls_apart_is_named(raises: Callable[[AnyCase, str], bool], said: str) -> None:
     """The hint is a rule that holds for all calls that pass and for none that raise."""
     (line,) = limit_lines(results(raises, ("float32",)))
-    assert f"attention.{said}, if it is for these alone" in line
+    assert f"attention.{said}, if it supports only these" in line
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -65,9 +65,12 @@ def test_an_unsupported_case_has_no_script(capfd: pytest.CaptureFixture[str]) ->
     [
         ("--impl numpy-eager --case plan", "--case plan: no such case; did you mean plain"),
         ("--impl numpy-eeger --case plain", "unknown implementation 'numpy-eeger'; did you mean numpy-eager"),
-        ("--impl numpy-* --case plain", "implementations, a script is of one"),
+        ("--impl numpy-* --case plain", "implementations, a script needs exactly one"),
         ("--impl numpy-eager --case mha-empty-row", "numpy-eager is of sdpa, case mha-empty-row of mha"),
-        ("--impl numpy-eager --case empty-batch --dtype float16", "--dtype float16: case empty-batch is in float32"),
+        (
+            "--impl numpy-eager --case empty-batch --dtype float16",
+            "--dtype float16: case empty-batch exists only in float32",
+        ),
         ("--impl numpy-eager --case plain --device cuda", "--impl numpy-eager: does not run on cuda"),
     ],
 )

@@ -79,7 +79,7 @@ def test_a_dtype_that_works_undeclared_is_a_hint(tmp_path: Path) -> None:
     """Undeclared dtypes in which a function is right are named in a hint; the run passes."""
     done = run(plug_in(tmp_path, KERNELS), "--impl", "mykernels.py:attention", "--case", "plain")
     assert done.returncode == 0, done.stdout
-    assert "hint: mykernels.py:attention on cpu: a tiny input comes out right in float64, float16" in done.stdout
+    assert "hint: mykernels.py:attention on cpu: a tiny input is computed correctly in float64, float16" in done.stdout
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_a_keyword_that_works_under_another_name_is_a_hint(tmp_path: Path) -> No
     assert done.returncode == 0, done.stdout
     hints = " ".join(done.stdout.split())
     for name, keyword in (("attn_mask", "mask"), ("causal", "is_causal"), ("sm_scale", "scale")):
-        assert f"its parameter {name} does what {keyword} is to do: name it {keyword}, and it is judged" in hints
+        assert f"its parameter {name} works as {keyword}: rename it to {keyword} to have it judged" in hints
     assert "its parameter scaling" not in hints
 
 
@@ -240,8 +240,8 @@ def test_a_required_feature_that_is_unsupported_fails_the_run(tmp_path: Path) ->
     options = ("--impl", "mykernels.py:attention", *FLOAT32, "--case", "plain*", "--case", "*window*")
     done = run(plug_in(tmp_path, KERNELS), *options, "--require", "core,windows")
     assert done.returncode == 1
-    assert "FAILED: mykernels.py:attention on cpu: core is required, and is not judged in full (" in done.stdout
-    assert "FAILED: mykernels.py:attention on cpu: windows is required, and is unsupported (15 of 15)" in done.stdout
+    assert "FAILED: mykernels.py:attention on cpu: core is required, but is not judged in full (" in done.stdout
+    assert "FAILED: mykernels.py:attention on cpu: windows is required, but is unsupported (15 of 15)" in done.stdout
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def test_results_of_zeros_were_computed_too_early() -> None:
     """The message has the clause, the observation, how to launch the kernel, and the command."""
     found = judged(in_order=ZEROS, later=ZEROS)
     assert (found.outcome, found.failure, found.broken) == (Outcome.FAILED, Failure.VALUE, "SDPA-45")
-    assert found.reason == "it computed before its inputs were there, which its stream wrote before it"
+    assert found.reason == "it computed before its stream had written its inputs"
     assert "SDPA-45 · Order in a stream (MUST)" in found.message
     assert "torch.cuda.current_stream().cuda_stream" in found.message
     assert "attention-conformance check torch-sdpa --device cuda --dtype float32 -k test_streams" in found.message
@@ -66,7 +66,7 @@ def test_results_that_are_right_later_came_too_late() -> None:
     """Work after the call in its stream did not see the results."""
     found = judged(in_order=ZEROS)
     assert found.outcome is Outcome.FAILED
-    assert found.reason == "its results were not there for what came behind it in its stream, and were later"
+    assert found.reason == "its results were not ready for the next work in its stream, only later"
 
 
 def test_a_kernel_that_is_not_accurate_is_compared_with_itself() -> None:

@@ -138,7 +138,7 @@ def test_options_choose_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["--case", "plian"], "--case plian: there is none; did you mean plain"),
         (["--operator", "sdpaa"], "--operator sdpaa: there is none; did you mean sdpa"),
         (["--dtype", "float8"], "--dtype float8: there is none"),
-        (["--operator", "mha", "--case", "plain"], "there is no vector that --operator, --case and --dtype all name"),
+        (["--operator", "mha", "--case", "plain"], "no vector matches --operator, --case and --dtype together"),
     ],
 )
 def test_options_that_name_nothing_are_refused(

@@ -54,7 +54,7 @@ INDEXES: dict[str, tuple[Edit, type[VectorError], str]] = {
     "another hash": (
         lambda index: index["vectors"][0]["tensors"].update(sha256="0" * 64),
         files.WrongHash,
-        "plain.safetensors has not the sha256",
+        "plain.safetensors does not have the sha256",
     ),
     "a case twice": (
         lambda index: index["vectors"].append(index["vectors"][0]),
@@ -126,7 +126,7 @@ def test_a_changed_file_is_refused(vectors: Path, name: str, capsys: pytest.Capt
     """A file with a changed byte is refused."""
     data = (vectors / name).read_bytes()
     (vectors / name).write_bytes(data[:-2] + b" " + data[-1:])
-    refused(vectors, files.WrongHash, f"{name} has not the sha256", capsys)
+    refused(vectors, files.WrongHash, f"{name} does not have the sha256", capsys)
 
 
 @pytest.mark.parametrize("name", ["index.json", ABOUT, TENSORS, "sdpa", "results"])

@@ -90,10 +90,10 @@ def export_options(parser: argparse.ArgumentParser) -> None:
 def check_options(parser: argparse.ArgumentParser) -> None:
     """Options of ``check-vectors``."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="vectors, as export writes them")
-    parser.add_argument("results", type=Path, metavar="RESULTS", help="results, in files named as the vectors")
+    parser.add_argument("results", type=Path, metavar="RESULTS", help="results, in files named like the vectors")
     _chosen(parser)
-    parser.add_argument("--name", default=ELSEWHERE, help="of the implementation; default: %(default)s")
-    parser.add_argument("--device", default=ELSEWHERE, metavar="NAME", help="of the device; default: %(default)s")
+    parser.add_argument("--name", default=ELSEWHERE, help="name of the implementation; default: %(default)s")
+    parser.add_argument("--device", default=ELSEWHERE, metavar="NAME", help="name of the device; default: %(default)s")
     parser.add_argument(
         "--profile",
         action="append",

@@ -152,7 +152,7 @@ def read(folder: Path, name: str, sha256: str | None = None) -> bytes:
     except OSError as error:
         raise Unreadable(f"{name} cannot be read: {error.strerror or error}") from None
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
-        raise WrongHash(f"{name} has not the sha256 that the index gives for it: one of the two was changed")
+        raise WrongHash(f"{name} does not have the sha256 that the index gives: one of the two was changed")
     return data
 
 

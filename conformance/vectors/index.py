@@ -122,7 +122,7 @@ class Chosen:
                     raise NothingSelected(f"{option} {pattern}: there is none{nearest(pattern, known)}")
         found = [key for key in keys if all(_named(n, p) for n, (_, p) in zip(key, options, strict=True))]
         if not found:
-            raise NothingSelected("there is no vector that --operator, --case and --dtype all name")
+            raise NothingSelected("no vector matches --operator, --case and --dtype together")
         return found
 
 

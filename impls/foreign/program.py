@@ -223,7 +223,7 @@ def _run(words: tuple[str, ...]) -> tuple[int, str]:
     lines = "\n".join([line for line in text.splitlines() if line.strip()][-STDERR_LINES:])
     if size > limits.PRINTED and status == -signal.SIGKILL:
         who = Path(words[0]).name
-        raise Crashed(f"{who} was ended: it printed more than {limits.size_text(limits.PRINTED)}", lines)
+        raise Crashed(f"{who} was stopped: it printed more than {limits.size_text(limits.PRINTED)}", lines)
     return status, lines
 
 

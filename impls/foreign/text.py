@@ -85,7 +85,7 @@ def read(who: str, text: str) -> ModelSpec:
     for item, left, right in pairs:
         if right in ours(operator):
             if right in names:
-                raise ImplementationError(f"{who}: both {names[right]} and {left} are said to be {right}")
+                raise ImplementationError(f"{who}: both {names[right]} and {left} are mapped to {right}")
             names[right] = left
         elif left in _WHOLE:
             whole[left] = right
@@ -93,7 +93,7 @@ def read(who: str, text: str) -> ModelSpec:
             fixed[left] = _value(who, item, right)
         else:
             hint = nearest(right, ours(operator))
-            raise ImplementationError(f"{who}: {item}: {right!r} is no name of ours{hint}")
+            raise ImplementationError(f"{who}: {item}: {right!r} is not a name that the suite knows{hint}")
     return ModelSpec(operator, names, fixed, whole["layout"] or ModelSpec.layout, whole["profile"])
 
 
@@ -108,7 +108,9 @@ def _value(who: str, item: str, text: str) -> Any:
     try:
         return ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(text.lower(), text))
     except (ValueError, SyntaxError):
-        raise ImplementationError(f"{who}: {item}: {text!r} is neither a value nor a name of ours") from None
+        raise ImplementationError(
+            f"{who}: {item}: {text!r} is neither a value nor a name that the suite knows"
+        ) from None
 
 
 def foreign(text: str) -> Implementation | None:

@@ -81,7 +81,7 @@ class Fitting:
         for name, declared in self._inputs.items():
             types = _TYPES.get(name, self._floats) if name in arrays else {**DTYPES, **_INTEGERS, **_BOOLEAN}
             if declared.type not in types:
-                hint = "; numbers that are added to the scores are our bias" if name == "mask" else ""
+                hint = "; map values added to the scores to bias" if name == "mask" else ""
                 known = " or ".join(types)
                 return f"its input {declared.name} is {declared.type}, expected {known} for {name}{hint}"
         return ""
@@ -292,7 +292,7 @@ class _Names:
         missing = [name for name in required if name not in found]
         missing += [n for n in operator.always if n not in found and n not in self.spec.fixed and n not in required]
         if missing or stray:
-            what = f"no input for {', '.join(missing)}" if missing else f"an input {stray[0]!r} that is none of ours"
+            what = f"no input for {', '.join(missing)}" if missing else f"an unknown input {stray[0]!r}"
             fixed = [f"{name}=…" for name in missing if name not in required]
             raise ImplementationError(f"{self.who} has {what}; {self._real()}{self._hint(fixed)}")
         for name in found.keys() & self.spec.fixed.keys():
@@ -314,7 +314,7 @@ class _Names:
         spec = {mine: name for mine, name in self.spec.names.items() if mine in ours}
         same = {name: name for name in ours if name in theirs and name not in spec.values()}
         for name in same.keys() & spec.keys():
-            raise ImplementationError(f"{self.who}: {spec[name]} is said to be {name}, and it has another {name}")
+            raise ImplementationError(f"{self.who}: {spec[name]} is mapped to {name}, but the model has another {name}")
         return {**same, **spec}
 
     def _real(self) -> str:

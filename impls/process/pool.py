@@ -465,7 +465,7 @@ class Worker:
             if os.fstat(self._printed.fileno()).st_size > limits.PRINTED:
                 last = self._last_words()
                 self.close()
-                raise Crashed(f"it was ended: it printed more than {limits.size_text(limits.PRINTED)}", last)
+                raise Crashed(f"it was stopped: it printed more than {limits.size_text(limits.PRINTED)}", last)
             return found
 
         return wait

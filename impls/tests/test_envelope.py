@@ -309,7 +309,7 @@ def test_a_declaration_of_which_nothing_is_taken_is_told() -> None:
     (line,) = looked_at("nothing", head_widths=64).envelope.disagreements
     assert line.startswith("nothing that is declared is taken: NotImplementedError: no such GPU (q (2, 2, 5, 64)")
     (line,) = looked_at("kernel", head_widths=64, head_counts=3, group_sizes=2).envelope.disagreements
-    assert line == "no size is inside what is declared"
+    assert line == "the declared envelope contains no size"
     (line,) = looked_at("kernel", dtypes=("float16",), head_widths=(64, 128), equal_widths=True).envelope.disagreements
     assert line.startswith("a call inside what is declared is refused: NotImplementedError: not this (q (2, 2, 5, 64)")
 

@@ -178,7 +178,7 @@ def test_a_program_that_prints_without_end_is_ended(tmp_path: Path, monkeypatch:
     """A program that prints endlessly is ended with the program that it started; the last lines are reported."""
     monkeypatch.setattr(limits, "PRINTED", 1 << 20)
     act = "import subprocess; subprocess.run(['yes', f'for ever {os.getpid()}'])"
-    with pytest.raises(Crashed, match=r"tool was ended: it printed more than 1 MiB") as caught:
+    with pytest.raises(Crashed, match=r"tool was stopped: it printed more than 1 MiB") as caught:
         ask(script(tmp_path, act))
     assert len(caught.value.stderr.splitlines()) == STDERR_LINES
     words = caught.value.stderr.splitlines()[1]
@@ -309,7 +309,7 @@ def test_a_program_declares_its_envelope(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ({"head_widths": "wide"}, "'wide' is no size: an int"),
+        ({"head_widths": "wide"}, "'wide' is not a size: expected an int"),
         ({"length_relation": "Sq ~ Sk"}, "length_relation 'Sq ~ Sk' is none of"),
         ({"not_together": [["mask", "softcup"]]}, r"not_together names \['softcup'\]"),
         ({"not_together": 3}, "--describe: "),

@@ -199,7 +199,7 @@ def test_what_cannot_be_pickled_is_refused() -> None:
         with lock:
             return v
 
-    with pytest.raises(ImplementationError, match=r"locked cannot be sent to a process of its own.*isolated=False"):
+    with pytest.raises(ImplementationError, match=r"locked cannot be sent to a separate process.*isolated=False"):
         answer(locked)
     assert answer(locked, isolated=False)[0].max() == 1
 

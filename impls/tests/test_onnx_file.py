@@ -196,17 +196,17 @@ def test_layout_profile_and_operator_are_said(build: Build) -> None:
     ("said", "message"),
     [
         ("qeury=q", "has no input 'qeury'; did you mean query"),
-        ("query=qq,key=k", "query=qq: 'qq' is no name of ours"),
+        ("query=qq,key=k", "query=qq: 'qq' is not a name that the suite knows"),
         ("", "has no input for q, k; its inputs are query, key, v, its outputs out; say which is which, as in"),
         ("", "as in model.onnx:query=q,key=k,out=output"),
         ("query=q", "has no input for k; .* as in model.onnx:key=k"),
-        ("query=q,key=q", "both query and key are said to be q"),
-        ("query=q,key=k,key=v", "key is said to be v, and it has another v"),
-        ("query=q,key=k,is_causal=maybe", "'maybe' is neither a value nor a name of ours"),
+        ("query=q,key=q", "both query and key are mapped to q"),
+        ("query=q,key=k,key=v", "key is mapped to v, but the model has another v"),
+        ("query=q,key=k,is_causal=maybe", "'maybe' is neither a value nor a name that the suite knows"),
         ("query=q,key=k,layout=SBHD", "its attributes are not understood"),
         ("query=q,key=k,operator=mhb", "'mhb' is not an operator; did you mean mha"),
         ("query", "'query' is not name=ours or option=value"),
-        ("out=output,query=output", "both out and query are said to be output"),
+        ("out=output,query=output", "both out and query are mapped to output"),
     ],
 )
 def test_what_is_said_wrongly_is_refused(build: Build, said: str, message: str) -> None:
@@ -222,14 +222,14 @@ def test_an_input_that_is_none_of_ours_is_refused(build: Build) -> None:
     path = build(
         [("attn_bias", types.FLOAT, (None,) * 4)], extra=[helper.make_node("Add", ["s0", "attn_bias"], ["s1"])]
     )
-    with pytest.raises(ImplementationError, match=r"an input 'attn_bias' that is none of ours.*attn_bias=bias"):
+    with pytest.raises(ImplementationError, match=r"an unknown input 'attn_bias'.*attn_bias=bias"):
         implementation(path)
 
 
 def test_a_mask_of_numbers_is_a_bias(build: Build) -> None:
     """An additive input called mask is refused, with the hint that it is our bias."""
     path = build([("mask", types.FLOAT, (None,) * 4)], extra=[helper.make_node("Add", ["s0", "mask"], ["s1"])])
-    with pytest.raises(ImplementationError, match="added to the scores are our bias"):
+    with pytest.raises(ImplementationError, match="map values added to the scores to bias"):
         implementation(path)
     assert keywords(f"{path}:mask=bias") == {"bias"}
 

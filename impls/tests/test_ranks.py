@@ -188,7 +188,7 @@ def test_fewer_key_heads_than_ranks_are_had_by_several() -> None:
         ("contiguous", {"q": (1, 1, 5, 1), "k": (1, 1, 4, 1)}, "5 queries do not divide over 2 ranks"),
         ("zigzag", {"q": (1, 1, 4, 1), "k": (1, 1, 6, 1)}, "6 keys do not divide over 2 ranks"),
         ("heads", {"q": (1, 6, 4, 1), "k": (1, 3, 4, 1)}, "the query heads of a group are on two ranks"),
-        ("contiguous", {"q": (1, 1, 4, 1), "k": (1, 1, 4, 1), "past_key": (1, 1, 2, 1)}, "by heads alone"),
+        ("contiguous", {"q": (1, 1, 4, 1), "k": (1, 1, 4, 1), "past_key": (1, 1, 2, 1)}, "only by heads"),
     ],
 )
 def test_what_cannot_be_shared_out_is_not_asked(sharding: str, shapes: Any, said: str) -> None:
@@ -216,8 +216,8 @@ def test_a_declaration_becomes_the_envelope() -> None:
 @pytest.mark.parametrize(
     ("name", "attributes", "said"),
     [
-        ("numpy", {"ranks": 2}, "ranks are torch's or JAX's"),
-        ("torch", {"ranks": 0}, "no numbers of ranks"),
+        ("numpy", {"ranks": 2}, "ranks need torch or JAX"),
+        ("torch", {"ranks": 0}, "are not numbers of ranks"),
         ("torch", {"ranks": 2, "sharding": "diagonal"}, "is none of contiguous, striped, zigzag, heads"),
         ("jax", {"ranks": 2, "uneven": True, "sharding": "heads"}, "heads of a mesh of JAX divide by its ranks"),
         ("torch", {"ranks": 2, "operator": "merge"}, "merge is not spread over ranks"),

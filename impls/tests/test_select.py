@@ -166,7 +166,7 @@ def test_gradients_of_a_plugged_in_layer_are_those_of_the_layer() -> None:
     of_layer = select.with_attributes(plugged, {"operator": "mha"})
     assert (of_layer.operator, of_layer.function_of) == ("mha_grad", "mha")
     assert select.with_attributes(of_layer, {"operator": "mha"}) == of_layer
-    with pytest.raises(ImplementationError, match="the gradients of 'sublayer' are no operator"):
+    with pytest.raises(ImplementationError, match="there is no operator for the gradients of 'sublayer'"):
         select.with_attributes(plugged, {"operator": "sublayer"})
 
 

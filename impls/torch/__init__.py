@@ -108,7 +108,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     _entry(
         "torch-flex-compile",
         "flex:plain",
-        "flex_attention under torch.compile; no keyword, float32 and one batch, head count and width alone, as each"
+        "flex_attention under torch.compile; no keyword, float32 and one batch, head count and width only, as each"
         " form compiles for seconds",
         {},
         prepare="attention_conformance.impls.torch.compiled:compiled",
@@ -120,7 +120,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     _entry(
         "torch-compile",
         "compiled:attention",
-        "torch-eager under torch.compile; three keywords and float32 alone, as each form compiles for seconds",
+        "torch-eager under torch.compile; three keywords and float32 only, as each form compiles for seconds",
         {},
         prepare="attention_conformance.impls.torch.compiled:compiled",
         dtypes=("float32",),

@@ -24,7 +24,7 @@ def made(text: str) -> Function:
     asked = json.loads(text)
     kind = load(f"{asked['file']}:{asked['name']}", asked["folder"])
     if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
-        raise ImplementationError(f"{asked['name']} is no torch.nn.Module")
+        raise ImplementationError(f"{asked['name']} is not a torch.nn.Module")
     try:
         module = kind(*json.loads(asked["init"]))
     except Exception as error:

@@ -173,7 +173,7 @@ def refused(path: Path, said: str) -> None:
         ("{", "neither a conformance result file nor JSON"),
         ("[" * 200_000, "nested too deeply"),
         ('{"a":' * 200_000, "nested too deeply"),
-        ('{"benchmarks": [], "benchmarks": []}', "the key 'benchmarks' stands twice in one object"),
+        ('{"benchmarks": [], "benchmarks": []}', "the key 'benchmarks' appears twice in one object"),
         ("[" + "9" * 5000 + "]", "neither a conformance result file nor JSON"),
         ('"text"', "nor the JSON of pytest-benchmark"),
         ("null", "nor the JSON of pytest-benchmark"),
