@@ -353,8 +353,8 @@ def test_the_published_results_are_small() -> None:
     paths = list(PUBLISHED.rglob("*.zst"))
     kept = [compressed.read(path, 1 << 24).decode() for path in paths]
     assert not [text for text in kept if "site-packages" in text]
-    assert sum(path.stat().st_size for path in paths) < 400_000
-    assert (PUBLISHED / gallery.INDEX).stat().st_size < 400_000
+    assert sum(path.stat().st_size for path in paths) < 500_000
+    assert (PUBLISHED / gallery.INDEX).stat().st_size < 500_000
 
 
 ISSUES = upstream_issues()
