@@ -24,7 +24,7 @@ from attention_conformance.conformance.adapter import adapter_lines
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.judging.claims import claim_lines, required
 from attention_conformance.conformance.judging.features import claims
-from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result
+from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result, is_case
 from attention_conformance.conformance.ledger.apply import apply
 from attention_conformance.conformance.ledger.load import LEDGER, Ledger, read
 from attention_conformance.conformance.plugin import asked_in_streams, cases_for, chosen_cases
@@ -143,9 +143,6 @@ class Report:
     _told: tuple[Told, ...] = field(default=(), repr=False)
     advisories: tuple[FailedCase, ...] = ()
 
-    #: The advisories whose messages are shown: for cases the number is enough.
-    _besides: tuple[FailedCase, ...] = field(default=(), repr=False)
-
     @property
     def ok(self) -> bool:
         """Whether nothing failed, something was executed, and all that is required is there."""
@@ -165,7 +162,7 @@ class Report:
         told = [part for cause in found[:SHOWN] for part in ("", *self._messages(cause))]
         more = sum(len(cause.failures) for cause in found[SHOWN:])
         rest = ["", f"… and {more} more failure{'s' * (more > 1)}: {ALL_IN}"] if more else []
-        rest += [part for each in self._besides for part in ("", each.message)]
+        rest += [part for each in self._shown_advisories for part in ("", each.message)]
         return "\n".join([*self._top(), *told, *rest])
 
     __repr__ = __str__
@@ -174,6 +171,11 @@ class Report:
         """The message of a cause: its smallest failures in full, the others a line each."""
         messages = [_rerun(told.message, self.name, told.result) for told in cause.in_full]
         return ["\n\n".join(messages), *cause.others(all_in=ALL_IN)]
+
+    @property
+    def _shown_advisories(self) -> list[FailedCase]:
+        """The advisories whose messages are shown: for cases the number is enough."""
+        return [each for each in self.advisories if not is_case(each.case)]
 
     def _verdict(self) -> str:
         counts = ", ".join(f"{number} {name}" for name, number in self.counts.items())
@@ -198,7 +200,7 @@ class Report:
                 line = f"{result.broken or '–'} · {result.case} · {result.dtype} on {result.device}: {result.reason}"
                 inside.append(_folded(line, self._pre(told)))
             parts.append(_folded(f"{cause.first.result.broken or '–'} · {cause.sentence}", "".join(inside)))
-        for each in self._besides:
+        for each in self._shown_advisories:
             parts.append(_folded(f"{each.clause} · {each.case}: {each.reason}", _preformatted(each.message)))
         return "".join([*parts, "</div>"])
 
@@ -538,7 +540,6 @@ class Suite:
             _diagnoses=tuple(diagnosis.as_json() for diagnosis in diagnoses),
             _told=(*told, *besides),
             advisories=tuple(map(self.failed_case, advisories)),
-            _besides=tuple(self.failed_case(told) for told in advisories if not told.result.of_case),
         )
 
 

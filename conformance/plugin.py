@@ -186,7 +186,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(("target", "question"), asked_of, ids=[f"{t.id}-{name}" for t, name in asked_of])
         return
     if {"target", "in_stream"} <= set(metafunc.fixturenames):
-        found = [] if config.getoption("case") else _asked_in_streams(config)
+        found = (
+            [] if config.getoption("case") else asked_in_streams(_targets(config), targets.selection(config).keywords)
+        )
         metafunc.parametrize(("target", "in_stream"), found, ids=[f"{t.id}-stream" for t, _ in found])
         return
     if {"target", "far"} <= set(metafunc.fixturenames):
@@ -209,10 +211,6 @@ def _targets(config: pytest.Config) -> tuple[targets.Target, ...]:
         return targets.targets(config)
     except ImplementationError as error:
         raise pytest.Collector.CollectError(str(error)) from None
-
-
-def _asked_in_streams(config: pytest.Config) -> list[tuple[targets.Target, tuple[AnyCase, ...]]]:
-    return asked_in_streams(_targets(config), targets.selection(config).keywords)
 
 
 def cases_for(target: targets.Target, cases: Sequence[AnyCase] | None) -> list[AnyCase]:

@@ -62,6 +62,22 @@ IN_WORDS = {
 }
 
 
+def is_case(name: str) -> bool:
+    """Whether the name of a result is that of a case, not of another check of a run: "stream/order", "fuzz/…".
+
+    Parameters
+    ----------
+    name
+        Name of a result.
+
+    Returns
+    -------
+    bool
+        True for a case.
+    """
+    return "/" not in name
+
+
 @dataclass(frozen=True)
 class Result:
     """Result of one case: a line of the result file.
@@ -98,5 +114,5 @@ class Result:
 
     @property
     def of_case(self) -> bool:
-        """Whether it is the result of a case, not of another check of a run: "stream/order", "fuzz/…"."""
-        return "/" not in self.case
+        """Whether it is the result of a case."""
+        return is_case(self.case)

@@ -137,7 +137,7 @@ def _fully_masked_row(x: Inputs, expected: Expected) -> np.ndarray:
 
 
 def _within_fill(x: Inputs, expected: Expected) -> np.ndarray:
-    """Rows without a key, or where −10000, added to a masked key's score, does not remove its weight."""
+    """Fully masked rows, or rows where −10000, added to a masked key's score, does not remove its weight."""
     masked = np.where(expected.allowed, -np.inf, expected.raw) + MASK_FILL
     top = expected.scores.max(axis=3, keepdims=True, initial=-np.inf)  # −inf in a fully masked row
     return (masked > top - EXP_RANGE).any(axis=3)

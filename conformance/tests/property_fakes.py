@@ -143,7 +143,7 @@ mean_and_scale = _MeanAndScale()
 def packed_mean(
     q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, *, return_lse: bool = False, **options: Any
 ) -> Any:
-    """Packed attention that returns the mean of all values of the pack for a row without a key."""
+    """Packed attention that returns the mean of all values of the pack for a fully masked row."""
     output, lse = varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, return_lse=True, **options)
     if len(v):
         mean = np.repeat(v.mean(axis=0, keepdims=True), q.shape[1] // v.shape[1], axis=1)

@@ -179,7 +179,7 @@ def test_rows_without_a_key_alone() -> None:
 
 
 def test_a_row_without_a_key_changes_nothing() -> None:
-    """A row without a key contributes nothing: the gradients are those of the input without it."""
+    """A fully masked row contributes nothing: the gradients are those of the input without it."""
     q, k, v, g = data()
     mask = np.ones((3, 1), bool)
     mask[1] = False

@@ -152,7 +152,7 @@ def test_the_sublayer_agrees_with_fifty_digits(name: str, pre_norm: bool, epsilo
 
 
 def test_rows_without_a_key_give_the_output_bias() -> None:
-    """(MHA-13) Rows without a key have output b_o and weights 0."""
+    """(MHA-13) Fully masked rows have output b_o and weights 0."""
     named = layer(mask=np.arange(4)[:, None] != 1)
     found = reference.mha(**named)
     assert np.array_equal(found.output[:, 1], np.broadcast_to(named["b_o"], (2, 6)))

@@ -169,7 +169,7 @@ def known_by(record: str, fake: str, prop: str) -> tuple[Result, Result]:
 )
 @pytest.mark.parametrize("prop", ["varlen-agrees-with-reference", "varlen-sequence-alone"])
 def test_a_recorded_deviation_of_packs_is_not_a_failure(prop: str, record: str, fake: str) -> None:
-    """Records about rows without a key, and packs without one, excuse these; without the record each fails."""
+    """Records about fully masked rows, and packs without one, excuse these; without the record each fails."""
     known, unknown = known_by(record, fake, prop)
     assert (known.outcome, known.reason) == (Outcome.KNOWN_DEVIATION, f"only where the ledger says so [{record}]")
     assert unknown.outcome is Outcome.FAILED

@@ -86,8 +86,9 @@ def conforms(table: pd.DataFrame) -> Answer:
             label = ("Fails", "failed") if row["failed"] else label
         groups.setdefault(label, []).append(item)
     failing = len(groups.get(("Fails", "failed"), ()))
-    lead = f"{len(groups.get(('No failure, no deviation', 'passed'), ()))} of {len(table)} implementations conform"
-    lead += f"; {failing} fail." if failing else "; none has a new failure."
+    conforming = len(groups.get(("No failure, no deviation", "passed"), ()))
+    lead = f"{conforming} of {len(table)} implementations {_are(conforming, 'conforms', 'conform')}"
+    lead += f"; {failing} {_are(failing, 'fails', 'fail')}." if failing else "; none has a new failure."
     order = ("failed", "known-deviation", "passed", "unsupported")
     found = tuple(
         Group(f"{label} ({len(items)})", look, tuple(items))
@@ -114,17 +115,20 @@ def masked_rows(frame: pd.DataFrame, results: Sequence[Result]) -> Answer | None
     if not found:
         return None
     sdpa = [group for group in found if group.label.startswith(given.OPERATORS["sdpa"])] or found
-    count = {
-        look: sum(len(group.items) for group in sdpa if group.look == look) for look in ("passed", "known-deviation")
-    }
-    lead = (
-        f"{count['passed']} of {sum(count.values())} that can mask a whole row are right,"
-        f" {count['known-deviation']} are wrong."
+    right, wrong = (
+        sum(len(group.items) for group in sdpa if group.look == look) for look in ("passed", "known-deviation")
     )
+    lead = f"{right} of {right + wrong} that can mask a whole row {_are(right)} right"
+    lead += f", {wrong} {_are(wrong)} wrong." if wrong else "."
+    lead = lead if right or wrong else "None can mask a whole row."
     note = "Right: a query without an allowed key gives zeros, however it is masked. Links open the cases."
     question = "Which implementations handle fully masked rows correctly?"
     fold = "Layers and gradients" if any(group.folded for group in found) else ""
     return Answer("empty-rows", question, lead, tuple(found), note, "divergence", fold)
+
+
+def _are(number: int, one: str = "is", many: str = "are") -> str:
+    return one if number == 1 else many
 
 
 def _name(who: Who, several: bool) -> str:

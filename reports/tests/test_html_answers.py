@@ -106,7 +106,7 @@ def test_conforming_is_neither_failing_nor_deviating(tmp_path: Path) -> None:
     model = pages.model(tmp_path)
     found = conforms(model.implementations)
     assert named(found) == {"Fails": ["square"], "No failure, no deviation": ["quick", pages.HOSTILE]}
-    assert found.lead == "2 of 3 implementations conform; 1 fail."
+    assert found.lead == "2 of 3 implementations conform; 1 fails."
 
 
 def test_nothing_executed_is_no_conformance(tmp_path: Path) -> None:
