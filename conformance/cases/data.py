@@ -20,6 +20,8 @@ GROUPED = Shape(hq=4, hkv=2)
 TILES = Shape(b=1, hq=2, hkv=2, sq=17, sk=65, d=16, dv=16)
 #: More keys than bfloat16 can count (256).
 LONG = Shape(b=1, hq=2, hkv=2, sq=5, sk=520, d=16, dv=16)
+#: One key more than the chunks of 512 and 1,024 keys of implementations without kernels of their own.
+CHUNKS = Shape(b=1, hq=1, hkv=1, sq=3, sk=1025, d=8, dv=8)
 
 Rng = np.random.Generator
 #: Makes q, k, v in float64 from a seed; they are then rounded to the dtype.

@@ -9,6 +9,7 @@ import numpy as np
 
 from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, Case, case
 from attention_conformance.conformance.cases.data import (
+    CHUNKS,
     SMALL,
     SQUARE,
     TILES,
@@ -66,6 +67,7 @@ def _mask() -> Iterator[Case]:
     yield case("mask-tiles", "SDPA-7", "A random mask over several tiles.", TILES, mask=some_mask(0.5), dtypes=("float32", *HALVES), stays="a mask and tiles, in half precision too")
     yield case("mask-first-tile-off", "SDPA-7 SDPA-14", "The first 64 of 65 keys masked: exp(−inf + inf) in a kernel's first tile (pytorch 127055).", TILES, mask=mask_without(keys=slice(0, 64)), data=numbered, dtypes=("float32", *HALVES))
     yield case("mask-first-tile-off-low", "SDPA-7 SDPA-14", "The first 64 of 65 keys masked, and the score of the last near −625: a maximum of 0 left by the masked tile drowns it (flash-attention 2082).", TILES, mask=mask_without(keys=slice(0, 64)), data=shifted(-625.0))
+    yield case("mask-first-chunk-off", "SDPA-7 SDPA-14", "The first 1,024 of 1,025 keys masked: whole chunks of 512 and of 1,024 have no key (executorch PR 10466).", CHUNKS, mask=mask_without(keys=slice(0, 1024)), data=numbered)
     yield case("mask-last-tile-off", "SDPA-7", "All keys from the 17th on masked.", TILES, mask=mask_without(keys=slice(16, None)), data=numbered, stays="whole tiles that are masked at the end")
     yield case("mask-largest-score-off", "SDPA-7 SDPA-14", "The masked key has the largest score by far: the maximum is of the allowed keys.", SMALL, mask=mask_without(keys=slice(0, 1)), data=_huge_first_key, stays="a maximum that must not be taken over masked keys")
     yield case("mask-allowed-very-small", "SDPA-7 SDPA-14", "All allowed scores lie near −1e5: a fill of −1e4 or −1e9 in its place would win or drown.", SMALL, mask=mask_without(keys=slice(0, 3)), data=_allowed_very_small)
@@ -97,6 +99,7 @@ def _infinite_and_smallest() -> Iterator[Case]:
     yield case("bias-minus-inf-row", "SDPA-24 SDPA-15", "A row of −inf has no key: zeros, not NaN.", SMALL, bias=bias_from(row, -np.inf), dtypes=("float32", *HALVES), needs="Sq > 1")
     yield case("bias-minus-inf-all", "SDPA-24 SDPA-15", "A bias of −inf everywhere: zeros everywhere.", SMALL, bias=constant_bias(-np.inf), zeros=True)
     yield case("bias-minus-inf-first-tile", "SDPA-24 SDPA-14", "−inf on the first 64 of 65 keys.", TILES, bias=bias_from(mask_without(keys=slice(0, 64)), -np.inf), data=numbered, stays="a masked first tile, by bias")
+    yield case("bias-minus-inf-first-chunk", "SDPA-24 SDPA-14", "−inf on the first 1,024 of 1,025 keys: whole chunks of 512 and of 1,024 have no key (executorch PR 10466).", CHUNKS, bias=bias_from(mask_without(keys=slice(0, 1024)), -np.inf), data=numbered)
     yield case("bias-minus-inf-causal", "SDPA-24 SDPA-13", "−inf on the first key, with causal: the first row has no key.", SMALL, bias=bias_from(mask_without(keys=slice(0, 1)), -np.inf), is_causal=True, data=numbered, needs="Sq > 1")
     yield case("bias-minus-inf-softcap", "SDPA-24 SDPA-13", "−inf with softcap: masked keys must not leak with weight exp(−c).", SMALL, bias=bias_from(off, -np.inf), softcap=2.0, data=numbered, stays="two options that meet at −inf")
     yield case("bias-smallest", "SDPA-24", "The smallest finite number on some keys: their weight underflows to 0.", SMALL, bias=bias_from(off, None), data=numbered, dtypes=("float32", *HALVES), stays="the fill that transformers writes")

@@ -89,6 +89,7 @@ def _window() -> Iterator[Case]:
     yield case("window-offset-negative", "SDPA-11 SDPA-10 SDPA-15", "A window shifted out of the keys for the first rows.", SMALL, window=(0, 0), causal_offset=-2, **one, needs="Sq > 2")
     yield case("window-tiles", "SDPA-11", "(16, 0) over several tiles: whole tiles are outside.", replace(TILES, sq=65), window=(16, 0), is_causal=True, **one, stays="whole tiles outside a window", needs="Sq > 16")
     yield case("window-tiles-low", "SDPA-11 SDPA-14", "(16, 0) over several tiles, all scores near −625: tiles outside the window leave no maximum behind.", replace(TILES, sq=65), window=(16, 0), data=shifted(-625.0), needs="Sq > 16")
+    yield case("window-more-queries-long", "SDPA-11 SDPA-15", "(16, 0) with 530 queries and 520 keys: a second chunk of 512 queries reaches past the keys, and the diagonal does not follow it back.", replace(LONG, sq=530), window=(16, 0), stays="more queries than keys, and chunks of both", **one, needs="Sq > Sk")
     yield case("window-grouped", "SDPA-11 SDPA-17", "A window with grouped heads (vllm 17476).", replace(GROUPED, sq=7), window=(2, 0), is_causal=True, **one)
 
 

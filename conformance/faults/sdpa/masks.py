@@ -165,6 +165,14 @@ class MaskDroppedWithLengths(Attention):
         return super().mask_allows(x if x.kv_lengths is None else replace(x, mask=None))
 
 
+@fault("SDPA-13", "the mask dropped where a bias is given", "cf. pytorch PR 178588, cf. dia PR 170")
+class MaskDroppedWithBias(Attention):
+    """One operand is for both, and the bias takes it."""
+
+    def mask_allows(self, x: Inputs) -> Array:
+        return super().mask_allows(x if x.bias is None else replace(x, mask=None))
+
+
 @fault("SDPA-13", "the window dropped where a mask is given", "cf. jax 32300")
 class WindowDroppedWithMask(Attention):
     """The window is only built where there is no mask yet."""

@@ -89,6 +89,18 @@ class FirstTileNan(Tiled):
         return top, np.where(nan, x.work(np.nan), total), np.where(nan, x.work(np.nan), output)
 
 
+@fault("SDPA-14", "exp(−inf + inf) where the first chunk of 512 keys is masked", "executorch PR 10466")
+class FirstChunkNan(Tiled):
+    """Up to 512 keys are one chunk, and rows without a key are guarded there."""
+
+    tile = 512
+
+    def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
+        top, total, output = super().merged(x, index, s, v, state)
+        nan = (index == 0) & (x.shape[3] > self.tile) & np.isneginf(top)
+        return top, np.where(nan, x.work(np.nan), total), np.where(nan, x.work(np.nan), output)
+
+
 @fault("SDPA-14", "a masked tile leaves a maximum of 0 behind", "flash-attention 2082, flash-attention PR 2174")
 class MaskedTileMaximumZero(Tiled):
     """Rows whose later scores are far below 0 come out as zeros."""
