@@ -10,8 +10,8 @@ import numpy as np
 
 from attention_conformance.conformance.cases.base import ALL_DTYPES, HALVES, Case, case
 from attention_conformance.conformance.cases.data import (
+    CHUNKS,
     GROUPED,
-    LONG,
     SMALL,
     SQUARE,
     TILES,
@@ -51,7 +51,7 @@ def cases() -> Iterator[Case]:
     yield case("sinks-empty-all", "SDPA-38 SDPA-15", "No row has a key.", mask=full_mask(False), sinks=per_head(1.0), zeros=True, stays="no key anywhere")
     yield case("sinks-tiles", "SDPA-38", "Over several tiles: the sink counts once, not once a tile.", TILES, dtypes=("float32", *HALVES), **one)
     yield case("sinks-tiles-window", "SDPA-38 SDPA-11", "A window behind the first tile, which has no key for any row (rocm-libraries 12227).", TILES, is_causal=True, causal_offset=bottom_right, window=(8, 0), **one, needs="Sq < Sk")
-    yield case("sinks-long", "SDPA-38", "Over 520 keys: the sink counts once, not once a chunk of 128, 256 or 512 keys.", LONG, stays="chunks longer than a tile", **one)
+    yield case("sinks-long", "SDPA-38", "Over 1,025 keys: the sink counts once, not once a chunk of up to 1,024 keys.", CHUNKS, stays="chunks longer than a tile", **one)
     yield case("sinks-shift", "SDPA-38 SDPA-14", "All scores near −625 and a logit of −625: neither drowns.", data=shifted(-625.0), sinks=constant(-625.0), stays="the scores and the sink have one maximum")
     yield case("sinks-weights", "SDPA-38 SDPA-18", "The weights returned are those of the keys, and add up to less than 1.", return_weights=True, **one)
     yield case("sinks-weights-mask", "SDPA-38 SDPA-18 SDPA-7", "The weights of the keys under a mask.", mask=random_mask(0.5), return_weights=True, **one)
