@@ -13,6 +13,9 @@ from pathlib import Path
 
 from attention_conformance.cli import INTERRUPTED
 
+#: Stage and exit status of a bench that could time nothing because the kernels are interpreted here; no failure.
+NOT_TIMED = ("bench", 5)
+
 #: Seconds that a stage has after an interrupt to write what it has, before it is ended.
 GRACE = 60.0
 
@@ -75,7 +78,8 @@ def run(what: Sequence[str], output: Path, preset: str, quick: bool) -> tuple[st
     Returns
     -------
     (str, int)
-        A line for each stage, and the exit status: 0 if every stage ended with 0, 130 after an interrupt, else 1.
+        A line for each stage, and the exit status: 0 if every stage ended with 0 or could time nothing, 130 after
+        an interrupt, else 1.
     """
     output.mkdir(parents=True, exist_ok=True)
     results, timed = output / "conformance.jsonl", output / "bench.json"
@@ -95,7 +99,7 @@ def run(what: Sequence[str], output: Path, preset: str, quick: bool) -> tuple[st
         stages.append(_stage("report", (*files, "-o", str(output))))
     if any(stage.interrupted for stage in stages):
         return _stage_lines(stages), INTERRUPTED
-    return _stage_lines(stages), int(any(stage.status for stage in stages))
+    return _stage_lines(stages), int(any(stage.status and (stage.name, stage.status) != NOT_TIMED for stage in stages))
 
 
 def _stage(name: str, words: Sequence[str]) -> Stage:
@@ -125,9 +129,17 @@ def _processor_seconds() -> float:
 def _stage_lines(stages: Sequence[Stage]) -> str:
     """A line for each stage and one for all."""
     lines = [
-        f"{stage.name:8} {stage.seconds:7.0f} s, {stage.processor:7.0f} s of processor time"
-        f"{', interrupted' if stage.interrupted else f', exit status {stage.status}' if stage.status else ''}"
+        f"{stage.name:8} {stage.seconds:7.0f} s, {stage.processor:7.0f} s of processor time{_ended(stage)}"
         for stage in stages
     ]
     whole = sum(stage.seconds for stage in stages), sum(stage.processor for stage in stages)
     return "\n".join([*lines, f"{'all':8} {whole[0]:7.0f} s, {whole[1]:7.0f} s of processor time"])
+
+
+def _ended(stage: Stage) -> str:
+    """How a stage ended, after a comma; nothing if it did all it had to."""
+    if stage.interrupted:
+        return ", interrupted"
+    if (stage.name, stage.status) == NOT_TIMED:
+        return ", nothing timed: the kernels are interpreted here"
+    return f", exit status {stage.status}" if stage.status else ""

@@ -54,6 +54,7 @@ from attention_conformance.conformance.ledger.load import LedgerError
 from attention_conformance.conformance.run import xdist
 from attention_conformance.conformance.run.recorder import ledger_of, versions_of
 from attention_conformance.impls.contract import ImplementationError
+from attention_conformance.impls.interpreters import NOT_TIMED
 
 #: Packages of the extra ``bench`` that are imported late, after all measurements.
 PACKAGES = ("pytest_benchmark", "scipy")
@@ -333,11 +334,15 @@ def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, A
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Fail a run that timed nothing, and remove the checkpoint once the JSON has everything in it."""
+    """Fail a run that timed nothing, and remove the checkpoint once the JSON has everything in it.
+
+    If nothing could be timed because the kernels are interpreted here, the status is pytest's for "no tests".
+    """
     bench = session.config.stash[_BENCH]
     records = bench.records
     if records and exitstatus == pytest.ExitCode.OK and not any(r.outcome == TIMED for r in records):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        failed, none = pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED
+        session.exitstatus = none if _only_interpreted(bench) else failed
     run = bench.session
     ended = bool(records) and len(records) == len(run.cells if run is not None else ())
     nothing = ended and not any(r.outcome in MEASURED for r in records)  # pytest-benchmark writes no JSON then
@@ -368,10 +373,20 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for note in document.notes(*found, bench.session.protocol.core_wait):
         terminalreporter.line(note)
     if not counts[TIMED] and not counts[UNSTABLE]:
-        terminalreporter.line("FAILED: nothing was timed", red=True)
+        if _only_interpreted(bench):
+            terminalreporter.line("nothing was timed", yellow=True)
+        else:
+            terminalreporter.line("FAILED: nothing was timed", red=True)
         reasons = Counter(document.reason_of(each) for each in bench.records if each.outcome == SKIPPED)
         for reason, many in reasons.most_common(REASONS):
             terminalreporter.line(f"  {many} skipped: {reason}")
+
+
+def _only_interpreted(bench: Bench) -> bool:
+    """Whether every cell was skipped, and at least one of them because its kernels are interpreted."""
+    return all(each.outcome == SKIPPED for each in bench.records) and NOT_TIMED in map(
+        document.reason_of, bench.records
+    )
 
 
 def _tables(bench: Bench) -> list[str]:

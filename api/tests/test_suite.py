@@ -69,6 +69,16 @@ def test_a_stage_that_fails_fails_the_job_at_its_end(
     assert text.count("exit status 3") == 1
 
 
+def test_a_bench_of_interpreted_kernels_fails_no_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Kernels that cannot be timed here can still be right; another stage with the same status is a failure."""
+    staged(monkeypatch, {"bench": 5})
+    text, status = run([], tmp_path, "quick", False)
+    assert status == 0
+    assert text.count("nothing timed: the kernels are interpreted here") == 1
+    staged(monkeypatch, {"check": 5})
+    assert run([], tmp_path, "quick", False)[1] == 1
+
+
 def test_an_interrupt_goes_on_to_the_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """After an interrupt the bench is left out, and the report has the results that exist."""
     ran = staged(monkeypatch, {"check": 2}, "check")

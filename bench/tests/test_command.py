@@ -149,6 +149,14 @@ def test_what_is_unsupported_is_skipped_and_a_run_without_timing_fails(tmp_path:
     assert "FAILED: nothing was timed\n  1 skipped: unsupported: no keyword is_causal" in done.stdout
 
 
+def test_a_run_of_interpreted_kernels_alone_has_a_status_of_its_own(tmp_path: Path) -> None:
+    """Nothing can be timed where there is no device for them, which is reported and is not a failure."""
+    done = run(tmp_path, "--impl", "mine.py:attention@pallas", "--workload", "prefill-b1h2d8s16", "--no-memory")
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout + done.stderr
+    assert "\nnothing was timed\n  1 skipped: not timed: its kernels are interpreted" in done.stdout
+    assert "FAILED" not in done.stdout
+
+
 def test_workloads_of_other_operators_are_refused(tmp_path: Path) -> None:
     """There is nothing to run if no selected implementation has the operator of a workload."""
     done = run(tmp_path, "--impl", "numpy-layer")

@@ -1,9 +1,9 @@
 """Kill matrix per envelope: which faults show in the calls that a kind of kernel takes, and which cases catch them.
 
 A fault is judged on the cases fitted to the envelope, and then on those at the sizes of kernels, until two have caught
-it; those that caught it when the matrices were last written come first.  One that no case catches is looked for by
-random problems inside the envelope, and by every case at a random shape inside it: where one shows it, the suite has a
-hole, which is named; where none does, it does not show in this envelope.
+it; those that caught it when the matrices were last written come first.  A fault that no case catches is looked for by
+random problems inside the envelope, and by every case at a random shape inside it: where one shows the fault, the suite
+has a hole, which is named; where none does, the fault does not show in this envelope.
 """
 
 from __future__ import annotations
@@ -50,32 +50,33 @@ FORMAT = "attention-conformance envelopes 1"
 #: The matrices that are kept; they take minutes to compute.
 PUBLISHED = Path(__file__).with_name(f"envelopes.json{compressed.SUFFIX}")
 
-#: Bytes of them that are read at most.
+#: The most bytes of that file that are read.
 _MOST_BYTES = 1 << 24
 
-#: Random problems that a fault is looked for on, of sdpa and, beside each case at a random shape, of its gradients.
+#: Number of random problems by which a fault is looked for; for sdpa and its gradients, each case at a random shape is
+#: tried in addition.
 SEARCHED = {"sdpa": 200, "sdpa_grad": 40, "varlen": 300, "varlen_grad": 300, "paged": 600, "merge": 300}
 
-#: Operators whose cases are looked at with random sizes, too.
+#: Operators whose cases are also tried at random sizes.
 SEARCHED_BY_SIZE = ("sdpa", "sdpa_grad")
 
-#: Calls of a path that a fault on it is looked for on, and calls that are drawn to find them.
+#: Number of calls on a path by which a fault on it is looked for, and of calls that are drawn to find them.
 ON_PATH, DRAWN = 40, 6000
 
-#: B · Hq · Sq · Sk · (D + Dv) of a random problem, where the envelope has such.
+#: The largest B · Hq · Sq · Sk · (D + Dv) of a random problem, where the envelope allows it.
 MOST = 1 << 20
 
-#: Elements of the cases at the sizes of kernels that faults without a path are judged on: those of one token over a
-#: cache of 256, and what is smaller.
+#: The most elements of a case at the sizes of kernels on which faults without a path are judged: one token over a cache
+#: of 256, and anything smaller.
 LARGEST = 9 << 16
 
-#: The envelope, of few faults and small calls, in which the random problems are tried on what cases catch, too.
+#: The envelope in which random problems are also tried on faults that cases catch: it has few faults and small calls.
 WITH_POWER = "one query"
 
 
 @dataclass(frozen=True)
 class Found:
-    """Result of a fault in an envelope: the cases that catch it, and where else it shows."""
+    """Result of a fault in an envelope: the cases that catch it, or a problem that shows it."""
 
     fault: str
     caught: dict[str, tuple[str, ...]]
@@ -98,7 +99,7 @@ class Matrix:
 
     name: str
     found: tuple[Found, ...]
-    #: Faults that cases catch and the random problems alone show, too, and on how many those were tried.
+    #: Number of faults that cases catch and that the random problems show by themselves, and of those that were tried.
     power: tuple[int, int] = (0, 0)
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -109,7 +110,7 @@ def fault_named(name: str) -> Fault:
 
 
 def faults_in(kind: Kind) -> list[str]:
-    """The faults that a kind of kernel may have: those of its operators, but for those between ranks, and on paths."""
+    """The faults of its operators, except those between ranks; those on paths, too, unless the kind serves."""
     own = [n for n, fault in FAULTS.items() if fault.operator in kind.operators and not between_ranks(fault)]
     return own if kind.serves else [*own, *PATH_FAULTS]
 
@@ -125,7 +126,7 @@ def cases_in(kind: Kind) -> list[AnyCase]:
 
 
 def kernel_cases_in(kind: Kind) -> list[AnyCase]:
-    """The cases at the sizes of kernels inside its envelope, smallest first; of equal calls as many as are needed."""
+    """The cases at the sizes of kernels inside its envelope, smallest first; of equal calls only those needed."""
     tier: Iterable[AnyCase] = serving_cases().values() if kind.serves else kernel_cases().values()
     own = [c for c in tier if c.operator in kind.operators and kind.takes(c)]
     return [replace(case, store=FITTED) for case in fit_kernels(own, kind.envelope, kind.dtypes)]
@@ -141,8 +142,8 @@ def _asked(kind: Kind, cases: Iterable[AnyCase]) -> list[AnyCase]:
 def judged(name: str, pool: Pool, faults: Iterable[str] = (), enough: int = LEAST, *, power: bool = False) -> Matrix:
     """The kill matrix of an envelope.
 
-    Case by case, as what faults have in common on a case is computed once; a fault that ``enough`` cases have caught is
-    judged on no more.
+    The order is case by case: what faults have in common on a case is computed once.  A fault that ``enough`` cases
+    have caught is judged on no more.
 
     Parameters
     ----------
@@ -153,16 +154,16 @@ def judged(name: str, pool: Pool, faults: Iterable[str] = (), enough: int = LEAS
     faults
         Names in FAULTS and PATH_FAULTS; by default all that the kind of kernel may have.
     enough
-        Cases that each is looked for.
+        Number of cases that are to catch each fault.
     power
-        Try the random problems on the faults that cases catch, too, which says how much they see.
+        Try the random problems also on the faults that cases catch, which says how many they show.
     """
     kind = KINDS[name]
     rows = [Row(fault_named(each), pool) for each in faults or faults_in(kind)]
     small, likely, already = cases_in(kind), _likely(), _requested()
     large = sorted(
         kernel_cases_in(kind), key=lambda case: case.name not in already
-    )  # a run asks no more than it has to
+    )  # a run asks for no more than it must
     fitted = {case.name for case in small}
     for first in (True, False):
         for case in (*small, *large):
@@ -185,7 +186,7 @@ def judged(name: str, pool: Pool, faults: Iterable[str] = (), enough: int = LEAS
 
 
 def _requested() -> set[str]:
-    """The cases of designs that a run asks."""
+    """The cases of the designs that a run asks for."""
     return {name for file in TIERS for name in file.read_text(encoding="utf-8").split()}
 
 
@@ -210,7 +211,7 @@ def _judge(case: AnyCase, kind: Kind, rows: list[Row]) -> None:
 
 
 def _on_path(row: Row, case: Any, dtype: str) -> bool:
-    """Whether a case takes a fault's path, and has the options that it needs; else it is correct attention there."""
+    """Whether a case takes a fault's path and has the options that it needs; else the fault is correct there."""
     make = cast("type[Mistake]", row.fault.make)
     call = replace(call_of(case), dtype=dtype)
     return make.path.taken(call) and not make.shows_with() - call.options
@@ -247,7 +248,7 @@ def problems(name: str, kind: Kind, *, random_only: bool = False) -> Iterator[tu
 
 
 def _serving_problems(name: str, kind: Kind, operator: str) -> Iterator[tuple[AnyCase, str]]:
-    """Random problems of a form that serves, fitted to an envelope; every third paged one has caches with scales."""
+    """Random problems of a serving operator, fitted to an envelope; every third paged one has caches with scales."""
     for index in range(SEARCHED[operator]):
         rng = np.random.default_rng((zlib.crc32(f"{name} {operator}".encode()), index))
         form = "quantised" if operator == "paged" and index % 3 == 0 else operator
@@ -258,12 +259,12 @@ def _serving_problems(name: str, kind: Kind, operator: str) -> Iterator[tuple[An
 
 
 def _always(kind: Kind) -> frozenset[str]:
-    """Keywords that an envelope's calls have all."""
+    """Keywords that all calls of an envelope have."""
     return frozenset({"is_causal"}) if kind.calls.startswith("causal") else frozenset()
 
 
 def _searched(name: str, kind: Kind, rows: list[Row], *, random_only: bool = False) -> tuple[dict[str, str], int]:
-    """A problem that shows each fault, for those that some problem shows; and how many problems were looked at."""
+    """A problem for each fault that some problem shows, and the number of problems that were tried."""
     found: dict[str, str] = {}
     seen = 0
     for case, dtype in problems(name, kind, random_only=random_only):
@@ -276,7 +277,7 @@ def _searched(name: str, kind: Kind, rows: list[Row], *, random_only: bool = Fal
 
 
 def _differs(row: Row, case: AnyCase, dtype: str) -> bool:
-    """Whether a fault may show, and so the rest of a problem is worth its time."""
+    """Whether a fault may show on a problem, so that the rest of it is worth its time."""
     try:
         return row.differs(case, dtype)
     except Exception:  # whatever its data or its edit raises at this shape
@@ -284,7 +285,7 @@ def _differs(row: Row, case: AnyCase, dtype: str) -> bool:
 
 
 def _is_sound(case: AnyCase, dtype: str, row: Row) -> bool:
-    """Whether the correct model passes: a case at sizes that it was not made for may be no input at all."""
+    """Whether the correct model passes: a case at sizes for which it was not made may be no valid input."""
     try:
         sound = (
             trial(correct(row.fault.make), case, dtype, row.plugged.profile(dtype)).verdict.outcome is Outcome.PASSED
@@ -343,7 +344,7 @@ def _has_dtype(path: KernelPath, dtype: str) -> bool:
 
 
 def _has_sizes(path: KernelPath, kind: Kind, proposed: Proposed) -> bool:
-    """Whether each size that a path is about, alone, can be one of a shape that is drawn: a draw takes long."""
+    """Whether each size of a path's conditions can, by itself, be drawn for a shape; it saves draws, which are slow."""
     inside = proposed.inside(kind.envelope)
     for one, other, sizes in (("sq", "sk", kind.envelope.query_lengths), ("dv", "d", kind.envelope.value_widths)):
         inside[one] += tuple(n for n in inside[other] if n in sizes)  # one may be drawn as the other
@@ -396,7 +397,7 @@ def published() -> dict[str, Any]:
     return read(PUBLISHED)
 
 
-#: The tiers of designed cases: the file of those that a run asks, and all of the tier.
+#: The tiers of designed cases: the file of the cases that a run asks for, and a function for all cases of the tier.
 TIERS: dict[Path, Callable[[], Mapping[str, AnyCase]]] = {
     REQUESTED: kernel_cases,
     serving_design.REQUESTED: serving_cases,
@@ -404,7 +405,7 @@ TIERS: dict[Path, Callable[[], Mapping[str, AnyCase]]] = {
 
 
 def asked(matrices: Mapping[str, Any], tier: Callable[[], Mapping[str, AnyCase]] = kernel_cases) -> list[str]:
-    """The cases of a tier that some fault needs to be caught twice, of matrices as plain data."""
+    """The cases of a tier that some fault needs to be caught twice, according to matrices as plain data."""
     faults = (fault for each in matrices["envelopes"] for fault in each["faults"].values())
     return sorted({name for fault in faults for name in fault.get("caught", {}) if name in tier()})
 
@@ -412,13 +413,13 @@ def asked(matrices: Mapping[str, Any], tier: Callable[[], Mapping[str, AnyCase]]
 def write(path: Path, names: Sequence[str] = ()) -> str:
     """Compute the matrices of some envelopes, all by default, and write them to a file, each as soon as it is known.
 
-    The file keeps what it has of the others.  With those that are published the cases that every run asks are written,
-    too.
+    The file keeps what it has of the other envelopes.  With the published matrices, the lists of cases that every run
+    asks for are written too.
 
     Returns
     -------
     str
-        A line for each, with what came of it.
+        A line for each envelope, with the number of faults in each state.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Kill matrix: which cases catch which fault, and which cases nothing needs.
+"""Kill matrix: which cases catch which fault, and which cases are not needed.
 
-A fault is plugged in as a user's function is, and judged on every case of its operator.  One that fails fewer than two
-cases is a hole in the suite.  The other way round a case has to earn its place (tests/test_kill_matrix.py).
+A fault is plugged in as a user's function is, and judged on every case of its operator.  A fault that fails fewer than
+two cases is a hole in the suite.  Conversely, a case must earn its place (tests/test_kill_matrix.py).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from attention_conformance.impls.contract import Implementation
 from attention_conformance.impls.process.pool import Crashed, Pool
 from attention_conformance.impls.select import plug_in
 
-#: Cases that have to catch a fault: one could be an accident of its data.
+#: Number of cases that must catch a fault: a single one could do so by an accident of its data.
 LEAST = 2
 
 
 @dataclass(frozen=True)
 class Kill:
-    """A fault and the cases that catch it, each with the dtypes in which it does, smallest case first."""
+    """A fault and the cases that catch it, smallest case first, each with the dtypes in which it does."""
 
     fault: str
     caught: Mapping[str, tuple[str, ...]]
@@ -49,7 +49,8 @@ def implementation(fault: Fault) -> Implementation:
 def judge_faults(pool: Pool, faults: Iterable[str] = ()) -> tuple[Kill, ...]:
     """Judge faults on every case and dtype of their operators, on the CPU.
 
-    Case by case, as what the faults of an operator have in common on a case is computed once (models/steps.py).
+    The order is case by case: what the faults of an operator have in common on a case is computed once
+    (models/steps.py).
 
     Parameters
     ----------
@@ -81,17 +82,17 @@ class Row:
         pool.call(self.plugged, "attention_conformance.conformance.faults:forget", fault.attribute)  # earlier calls
 
     def takes(self, case: AnyCase) -> bool:
-        """Whether a case is of its operator, and asks for no keyword that it has not."""
+        """Whether a case is of the fault's operator and needs no keyword that the fault lacks."""
         return self.fault.operator == case.operator and not case.keywords - self.keywords
 
     def judge(self, case: AnyCase, asked: Sequence[str]) -> None:
-        """Note the dtypes in which the fault fails a case, of some."""
+        """Record in which of the given dtypes the fault fails a case."""
         dtypes = tuple(dtype for dtype in asked if self.fails(case, dtype))
         if dtypes:
             self.caught[case.name] = dtypes
 
     def differs(self, case: AnyCase, dtype: str) -> bool:
-        """Whether the fault may do anything else on a case than the correct model, which passes every case."""
+        """Whether the fault may differ on a case from the correct model, which passes every case."""
         return unchanged(self.fault.make, case, dtype) is None
 
     def fails(self, case: AnyCase, dtype: str) -> bool:
@@ -100,7 +101,7 @@ class Row:
         if not has_effects(make):  # type: ignore[arg-type]  # a class is hashable
             return trial(make, case, dtype, profile).verdict.outcome is Outcome.FAILED
         target = Target(self.plugged, "cpu", dtype)
-        try:  # as a user's function, so that what it leaves behind is looked for
+        try:  # as a user's function, so that side effects are looked for
             reply = run_case(target, case, self.pool, timeout=None)
         except Crashed:
             return True
@@ -130,10 +131,10 @@ def as_json(kills: Iterable[Kill]) -> dict[str, Any]:
 
 
 def quick(caught: Mapping[str, Collection[str]]) -> list[str]:
-    """Cases that together catch every fault and are about every clause, by name, what shows most first.
+    """Cases that together catch every fault and cover every clause, by name, the case that shows most first.
 
-    Each is the one that adds most to those before it, the first in the spec's order of several: a run of these alone
-    tells most of what a run of all cases would, in the shortest time.
+    Each case is the one that adds most to those before it; of several, it is the first in the spec's order.  A run of
+    only these cases tells most of what a run of all cases would, in the shortest time.
 
     Parameters
     ----------

@@ -13,13 +13,13 @@ from attention_conformance.conformance.faults.models.sdpa import Model
 
 
 def _trackers() -> Iterator[tuple[str, str]]:
-    """The names and repositories of trackers.txt; of two repositories of one name a line gives another name."""
+    """The names and repositories of trackers.txt; of two repositories with one name, a line renames one."""
     for line in Path(__file__).with_name("trackers.txt").read_text(encoding="utf-8").splitlines():
         repository, *name = line.split()
         yield name[0] if name else repository.partition("/")[2], repository
 
 
-#: Repositories whose trackers faults come from, by the names that sources begin with.
+#: Repositories from whose trackers faults come, by the names with which sources begin.
 TRACKERS = dict(_trackers())
 
 
@@ -31,10 +31,10 @@ class Fault:
     name: str
     #: The clause that it breaks.
     clause: str
-    #: What it does, as a diagnosis says it: "causal mask aligned bottom-right".
+    #: The mistake in the words of a diagnosis: "causal mask aligned bottom-right".
     title: str
     #: Threads ("pytorch 103963", "onnx PR 8068"), "source 001" of the five articles, or a path of kernel_paths.toml;
-    #: "cf." before one that tells of the same mechanism in another place.
+    #: "cf." stands before one that reports the same mechanism in another place.
     sources: tuple[str, ...]
     make: type[Model] = field(repr=False)
 
@@ -55,7 +55,7 @@ class Fault:
 
     @property
     def when(self) -> str:
-        """Text on what it does and when it shows: the class's docstring."""
+        """The class's docstring: a text on what the fault does and when it shows."""
         return (self.make.__doc__ or "").strip()
 
 
@@ -68,7 +68,7 @@ Class = TypeVar("Class", bound=type[Model])
 
 
 def fault(clause: str, title: str, *sources: str) -> Callable[[Class], Class]:
-    """Register a subclass of a model that overrides a step; its name in kebab case is the fault's.
+    """Register a subclass of a model that overrides a step; the fault is named after the class, in kebab case.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def fault(clause: str, title: str, *sources: str) -> Callable[[Class], Class]:
     Returns
     -------
     Callable
-        The decorator, which returns the class as it is.
+        The decorator, which returns the class unchanged.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def link(source: str) -> str:
 
 
 def cited(sources: Sequence[str]) -> str:
-    """Sources as GitHub writes them, "owner/name#123, #124", or "article 001"; a path of a kernel stays as it is.
+    """Sources as GitHub writes them, "owner/name#123, #124", or "article 001"; a path of a kernel stays unchanged.
 
     Parameters
     ----------

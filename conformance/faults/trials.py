@@ -1,8 +1,8 @@
 """Trials of faults on cases: the reply, the verdict on it, and whether a failed result equals it.
 
-"Equals" is decided by error bounds alone: both results are within the bound of what the fault computes exactly, so they
+"Equals" is decided only by error bounds: both results are within the bound of what the fault computes exactly, so they
 differ by at most twice that bound.  The bound of a fault's result comes from its own intermediate results in float64,
-for a layer from those of every operator within; where they have no bound, from the case.
+for a layer from those of every operator inside it; where these have no bound, it comes from the case.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from attention_conformance.impls.calls import Reply, call
 from attention_conformance.impls.contract import Implementation, Profile
 from attention_conformance.impls.operators import OPERATORS, WIDE_RESULTS
 
-#: What a trial of each operator is called as; its function is given with each call.
+#: The implementation that stands for a trial of each operator; its function is passed with each call.
 _TRIAL = {name: Implementation("trial", "trial:none", operator=name) for name in OPERATORS}
 
-#: A result most of whose elements are farther off than this, against the largest bound and the largest element, is not
-#: compared further.  Only saves time: a bound of the fault itself that is so much larger would say nothing.
+#: A result is not compared further if most of its elements are off by more than these multiples of the largest bound
+#: and of the largest element, added up.  This only saves time: a bound of the fault that much larger would say nothing.
 COARSE_BOUNDS, COARSE_SIZE = 16.0, 2.0**-6
 
-#: Trials that are kept, and the elements of q, k and v above which one is not: a few hundred MB at most.
+#: Number of trials that are kept, and elements of q, k and v above which none is kept: a few hundred MB at most.
 TRIALS, KEPT = 30_000, 20_000
 
-#: Bounds of faults that are kept.
+#: Number of bounds of faults that are kept.
 BOUNDS = 1000
 
 
 class Verdict(NamedTuple):
-    """The outcome of a result, without its words."""
+    """The outcome of a result, without its text."""
 
     outcome: Outcome
     failure: Failure | None
@@ -58,15 +58,15 @@ _GIVEN: dict[tuple[AnyCase, str, str | None, bytes], Verdict] = {}
 
 
 class Numbers(NamedTuple):
-    """Numbers of a failed result: which are finite, these in float64, and the largest bound of the case."""
+    """Numbers of a failed result: which are finite, the finite ones in float64, and the largest bound of the case."""
 
     finite: np.ndarray
     values: np.ndarray
     limit: float
 
 
-#: Results without a bound, for an invalid input or of another shape, are the same if they differ by less, or by less
-#: than so many units in the last place: each is of numbers around 1, in float32 mostly.
+#: Results without a bound, for an invalid input or of another shape, are the same if they differ by at most the first,
+#: or by at most the second in units in the last place: their numbers are around 1, mostly in float32.
 ALIKE, ALIKE_UNITS = 1e-3, 2
 
 
@@ -97,7 +97,7 @@ class Failed:
 
     @functools.cached_property
     def telling(self) -> bool:
-        """Whether there is a wrong number to compare: NaN for NaN many mistakes have in common."""
+        """Whether there is a wrong finite number to compare: many mistakes have the same NaN in common."""
         if self.failure is not Failure.VALUE:
             return True
         compared = comparisons(self.reply, self.case, self.dtype, self.profile)
@@ -105,13 +105,13 @@ class Failed:
 
     @functools.cached_property
     def partly_nan(self) -> bool:
-        """Whether some numbers of a result are not finite and others are: where they are tells mistakes apart."""
+        """Whether some numbers of a result are finite and others are not: their places tell mistakes apart."""
         finite = [np.isfinite(array.astype(np.float64)) for array in self.reply.results.values()]
         return any(each.any() and not each.all() for each in finite)
 
 
 def verdict(reply: Reply, case: AnyCase, blank: Result) -> Verdict:
-    """The judge's verdict on a reply to a case; it depends on what is in the key, and on nothing else."""
+    """The judge's verdict on a reply to a case; it depends only on what is in the key."""
     key = (case, blank.dtype, blank.profile, _digest(reply))
     if key not in _GIVEN:
         result = judge(reply, case, blank, every_profile=False)
@@ -120,7 +120,7 @@ def verdict(reply: Reply, case: AnyCase, blank: Result) -> Verdict:
 
 
 def _digest(reply: Reply) -> bytes:
-    """All of a reply that a verdict may depend on."""
+    """Digest of everything in a reply that a verdict may depend on."""
     digest = hashlib.blake2b(digest_size=16)
     words = (reply.status, reply.modified, reply.unequal, reply.changed)
     arrays = {name: (str(array.dtype), array.shape) for name, array in reply.results.items()}
@@ -132,13 +132,13 @@ def _digest(reply: Reply) -> bytes:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A reply of a fault to a case, and the verdict on it, which is given when it is asked for."""
+    """A reply of a fault to a case, and the verdict on it, which is computed when it is first needed."""
 
     reply: Reply
     case: AnyCase
     dtype: str
     profile: Profile
-    #: The model whose correct reply it is, where the fault does not show in any step.
+    #: The correct model that gave the reply, where the fault does not show in any step; else None.
     correct: type[Model] | None = None
 
     @functools.cached_property
@@ -163,7 +163,7 @@ def _verdict_on_correct(make: type[Model], case: AnyCase, dtype: str, profile: P
 def trial(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -> Trial:
     """Reply of a new instance of a fault to a case of its operator.
 
-    The case that comes before it, if there is one, is called first.
+    If the case has one that comes before it, that one is called first.
     """
     if case.size[0] > KEPT:
         return _trial(make, case, dtype, profile)
@@ -196,7 +196,7 @@ def fails(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -> boo
 def explains(make: type[Model], failed: Failed, *, once: bool = False) -> bool:
     """Whether a fault, of the case's operator, fails the case in the same way, with equal results.
 
-    With ``once`` it is called at once, and its reply is not kept: for one of thousands that all show on the case.
+    With ``once`` the fault is called directly, and its reply is not kept: for one of thousands that all show on a case.
     """
     if make.operator != failed.case.operator:
         return False
@@ -215,7 +215,7 @@ def explains(make: type[Model], failed: Failed, *, once: bool = False) -> bool:
 
 
 def _alike(reply: Reply, got: Reply) -> bool:
-    """Whether results of which there is no bound are the same numbers: what was made of the input, in which order."""
+    """Whether results without a bound hold the same numbers, made of the input in the same order."""
     return all(_close(array, got.results[name]) for name, array in reply.results.items())
 
 
@@ -251,9 +251,9 @@ def _equal_values(reply: Reply, failed: Failed, make: type[Model]) -> bool:
 
 
 def _within(reply: Reply, failed: Failed, own: Any, of_fault: Any) -> bool:
-    """Whether results differ by at most twice the larger bound; without that of the fault at first, which takes time.
+    """Whether results differ by at most twice the larger bound; ``of_fault`` is None at first, as it takes time.
 
-    A bound of the fault that is as large as its results, or infinite, says nothing: the case's counts there.
+    A bound of the fault that is larger than its results, or infinite, says nothing: there the case's bound counts.
     """
     for name, array in reply.results.items():
         got, wrong = failed.reply.results[name].astype(np.float64), array.astype(np.float64)
@@ -283,7 +283,7 @@ def _own_bound(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -
     try:
         with np.errstate(all="ignore"):
             return _OWN[case.operator](make(), inputs, bounds.Options(**options), dtype, profile)
-    except (TypeError, ValueError):  # results of another shape, or what two faults at once refuse, have no bound
+    except (TypeError, ValueError):  # results of another shape, or inputs that two faults at once refuse: no bound
         return None
 
 

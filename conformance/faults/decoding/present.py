@@ -1,4 +1,4 @@
-"""(DEC-3, DEC-6, DEC-7) A present that the next step cannot use, a past that is written to or not looked at."""
+"""(DEC-3, DEC-6, DEC-7) A present that the next step cannot use, a past that is written to or not checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attention_conformance.conformance.spec.sdpa import Expected
 
 @fault("DEC-3", "the present has one head per query head", "HeadKV 3, grouped-latent-attention 3")
 class PresentHeadsRepeated(Attention):
-    """Keys are repeated for the product, and stored so; without groups it is right."""
+    """Keys and values are stored as they were repeated for the product; calls without grouped heads are right."""
 
     def present(self, x: Inputs) -> tuple[Array, Array]:
         return self.heads(x, x.k), self.heads(x, x.v)
@@ -22,7 +22,7 @@ class PresentHeadsRepeated(Attention):
 
 @fault("DEC-3", "the present holds the new keys only", "cf. onnxscript PR 2634")
 class PresentIsNew(Attention):
-    """Every step forgets what came before the last one; after an empty past it is right."""
+    """The next step has only the keys of this one; after an empty past the present is right."""
 
     def present(self, x: Inputs) -> tuple[Array, Array]:
         return x.k[:, :, x.past :], x.v[:, :, x.past :]
@@ -30,7 +30,7 @@ class PresentIsNew(Attention):
 
 @fault("DEC-3", "the present is the past, without the new keys", "cs249r_book PR 1953")
 class PresentIsPast(Attention):
-    """The cache is never written."""
+    """The new keys are never written to the cache."""
 
     def present(self, x: Inputs) -> tuple[Array, Array]:
         return x.k[:, :, : x.past], x.v[:, :, : x.past]
@@ -38,7 +38,7 @@ class PresentIsPast(Attention):
 
 @fault("DEC-3", "the present keys are returned as values too", "transformers 34232")
 class PresentKeysTwice(Attention):
-    """Two names, one buffer: the output of this step is right, that of the next is not."""
+    """Both names refer to one buffer: the output of this step is right, that of the next is wrong."""
 
     def present(self, x: Inputs) -> tuple[Array, Array]:
         return x.k, x.k.copy()
@@ -46,7 +46,7 @@ class PresentKeysTwice(Attention):
 
 @fault("DEC-3", "the present has the new keys in front", "cf. transformers 35684")
 class PresentNewFirst(Attention):
-    """Softmax knows no order, so a step that sees every key does not notice."""
+    """Softmax does not depend on the order of keys, so a step that attends to every key is unaffected."""
 
     def present(self, x: Inputs) -> tuple[Array, Array]:
         return np.roll(x.k, -x.past, axis=2), np.roll(x.v, -x.past, axis=2)
@@ -54,7 +54,7 @@ class PresentNewFirst(Attention):
 
 @fault("DEC-3", "the present is cut to the window", "cf. mlx-lm 1914")
 class PresentOfWindow(Attention):
-    """Keys that no later row will see are dropped, so that positions no longer count from the first token."""
+    """Keys that no later row will see are dropped, so positions no longer count from the first token."""
 
     def present(self, x: Inputs) -> tuple[Array, Array]:
         left = (x.window or (None, None))[0]
@@ -64,7 +64,7 @@ class PresentOfWindow(Attention):
 
 @fault("DEC-3", "masked keys are zero in the present", "cf. gpt-fast 233")
 class PresentMasked(Attention):
-    """A key that is hidden in this step is lost for the others."""
+    """A key that no row of this step may attend to is lost for later steps."""
 
     def present(self, x: Inputs) -> tuple[Array, Array]:
         seen = np.asarray(self.allowed(x).any(axis=(1, 2)))[:, None, :, None]
@@ -73,7 +73,7 @@ class PresentMasked(Attention):
 
 @fault("DEC-3", "the present went through float16", "nexusquant PR 10, cf. xFasterTransformer PR 336")
 class PresentHalf(Attention):
-    """The cache is kept in half precision and given back in that of the call, which hides it in float16."""
+    """The cache is kept in float16 and cast back to the dtype of the call; float16 calls are right."""
 
     def present(self, x: Inputs) -> tuple[Array, Array]:
         return x.k.astype(np.float16).astype(x.dtype), x.v.astype(np.float16).astype(x.dtype)
@@ -81,7 +81,7 @@ class PresentHalf(Attention):
 
 @fault("DEC-3", "the present is float32 whatever the call is", "TransformerLens PR 1260")
 class PresentFloat32(Attention):
-    """The buffer has the default dtype, and joining promotes; float32 calls hide it."""
+    """The buffer has the default dtype, and joining promotes to it; float32 and float64 calls are right."""
 
     def present(self, x: Inputs) -> tuple[Array, Array]:
         wide = np.result_type(x.dtype.type(0), np.float32) if x.dtype.itemsize > 4 else np.dtype(np.float32)
@@ -90,7 +90,7 @@ class PresentFloat32(Attention):
 
 @fault("DEC-3", "no present for an empty past", "cf. onnxruntime 26262")
 class PresentMissing(Attention):
-    """A past of no keys is taken for none, and the first step returns one result."""
+    """A past of zero keys is treated as no past, so the first step returns fewer results."""
 
     def results(self, x: Inputs, found: Expected) -> Any:
         return super().results(x if x.past else replace(x, past_key=None, past_value=None), found)
@@ -110,7 +110,7 @@ class PresentBeforeLse(Attention):
 
 @fault("DEC-6", "the past is rolled in place", "cf. transformers 37078, cf. transformers 37574")
 class PastRolled(Attention):
-    """The oldest key makes room for the newest in the caller's own array; the result is right."""
+    """The oldest keys make room for the new ones in the caller's own arrays; the results are right."""
 
     def attend(self, x: Inputs) -> Expected:
         found = super().attend(x)
@@ -122,7 +122,7 @@ class PastRolled(Attention):
 
 @fault("DEC-6", "a second call finds the new key of the first", "cf. mlx-vlm 1231, cf. transformers 37078")
 class PastRemembered(Attention):
-    """The object keeps a cache of its own beside the one that it is given."""
+    """The object keeps its own cache in addition to the given past; only repeated calls of one shape show it."""
 
     def __init__(self) -> None:
         self.kept: Inputs | None = None
@@ -137,7 +137,7 @@ class PastRemembered(Attention):
 
 
 class Unchecked(Attention):
-    """Takes a past that does not fit, and makes it fit."""
+    """Accepts a past that does not fit, and makes it fit."""
 
     def check_past(self, x: Inputs) -> None:
         return
@@ -145,7 +145,7 @@ class Unchecked(Attention):
 
 @fault("DEC-7", "a past of another dtype is taken", "cf. vllm PR 54338, cf. TransformerLens PR 1260")
 class PastDtypeTaken(Unchecked):
-    """Joining promotes or rounds it."""
+    """Joining casts the past to the dtype of the call."""
 
     def joined(self, x: Inputs) -> Inputs:
         joined = super().joined(x)
@@ -154,7 +154,7 @@ class PastDtypeTaken(Unchecked):
 
 @fault("DEC-7", "a past of unequal lengths is cut to the shorter", "cf. mlx-vlm 1231")
 class PastLengthsCut(Unchecked):
-    """The first keys and values of each are taken to belong together."""
+    """The first keys and values are taken to belong together; the rest are dropped."""
 
     def joined(self, x: Inputs) -> Inputs:
         if x.past_key is None or x.past_value is None:

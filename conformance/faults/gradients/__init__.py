@@ -1,1 +1,1 @@
-"""Faults of backward passes, of attention and of the layer: GRAD."""
+"""Faults of backward passes, of attention, the layer, merges and packs: GRAD."""

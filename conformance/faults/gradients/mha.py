@@ -15,7 +15,7 @@ from attention_conformance.conformance.spec.mha import LayerExpected
 
 @fault("GRAD-16", "the gradients of w_k and w_v returned in each other's place", "AiDotNet.Tensors 49")
 class KeyAndValueWeightsSwapped(LayerBackward):
-    """Each is right; D ≠ Dv gives wrong shapes."""
+    """Each gradient by itself is right; calls with D ≠ Dv get wrong shapes."""
 
     def ordered(self, x: LayerCall, grads: Gradients) -> list[Array]:
         return super().ordered(x, {**grads, "w_k": grads["w_v"], "w_v": grads["w_k"]})
@@ -23,7 +23,7 @@ class KeyAndValueWeightsSwapped(LayerBackward):
 
 @fault("GRAD-16", "one gradient too few where x_kv is given", "cf. long-context-attention PR 156")
 class MemoryGradientNotReturned(LayerBackward):
-    """The backward pass was written for self-attention, and a parameter was added to the forward pass."""
+    """The backward pass was written for self-attention; x_kv was added to the forward pass only."""
 
     def ordered(self, x: LayerCall, grads: Gradients) -> list[Array]:
         ordered = super().ordered(x, grads)
@@ -32,7 +32,7 @@ class MemoryGradientNotReturned(LayerBackward):
 
 @fault("GRAD-17", "gradients of w_q, w_k and w_v transposed", "aicb 25, cf. TileOPs PR 54")
 class WeightGradientsTransposed(LayerBackward):
-    """As a Linear layer holds them; only where a weight is square does its transpose fit."""
+    """Gradients have the layout of a Linear layer; only square weights, whose transposes fit, show it."""
 
     def of_weight(self, x: LayerCall, name: str, array: Array, d: Array) -> Array:
         grad = super().of_weight(x, name, array, d)
@@ -41,7 +41,7 @@ class WeightGradientsTransposed(LayerBackward):
 
 @fault("GRAD-21", "the gradient of w_o transposed", "AiDotNet PR 455")
 class OutputWeightGradientTransposed(LayerBackward):
-    """dYᵀ · C in the place of Cᵀ · dY; only where w_o is square does that fit."""
+    """dYᵀ · C is computed instead of Cᵀ · dY; only a square w_o, where that fits, shows it."""
 
     def of_weight(self, x: LayerCall, name: str, array: Array, d: Array) -> Array:
         grad = super().of_weight(x, name, array, d)
@@ -54,7 +54,7 @@ class OutputWeightGradientTransposed(LayerBackward):
     "cf. AiDotNet PR 455",
 )
 class OutputWeightGradientOfOutput(LayerBackward):
-    """The last output is what was kept; other widths of output and heads hide it, as there the right one is taken."""
+    """The forward pass kept its last output; calls where its width differs from that of the heads are right."""
 
     def combined(self, x: LayerCall, found: LayerExpected) -> Array:
         fits = found.out is not None and found.out.result.shape == found.combined.shape
@@ -63,7 +63,7 @@ class OutputWeightGradientOfOutput(LayerBackward):
 
 @fault("GRAD-21", "the gradient of the combined heads not taken through w_o", "cf. aprender PR 2203")
 class OutputProjectionSkippedBackward(LayerBackward):
-    """dY in the place of dC; other widths of output and heads hide it."""
+    """dY is used instead of dC; calls where output and heads differ in width are right."""
 
     def d_combined(self, x: LayerCall, dy: Array) -> Array:
         right = super().d_combined(x, dy)
@@ -72,7 +72,7 @@ class OutputProjectionSkippedBackward(LayerBackward):
 
 @fault("GRAD-17", "gradients of weights of the first sample only", "cf. flash-linear-attention PR 955")
 class WeightGradientOfOneSample(LayerBackward):
-    """Not summed over the batch; those of biases are."""
+    """The gradients of weights are not summed over the batch; those of biases are."""
 
     def of_weight(self, x: LayerCall, name: str, array: Array, d: Array) -> Array:
         return super().of_weight(x, name, array[:1], d[:1])
@@ -80,7 +80,7 @@ class WeightGradientOfOneSample(LayerBackward):
 
 @fault("GRAD-17", "gradients of weights and biases averaged over samples", "cf. mxnet 2427")
 class WeightGradientsAveraged(LayerBackward):
-    """The mean of the loss is the caller's affair; one sample hides it."""
+    """Averaging is up to the loss of the caller; calls with one sample are right."""
 
     def over_samples(self, x: LayerCall, name: str, parts: Array) -> Array:
         return parts.mean(axis=0) if len(parts) else super().over_samples(x, name, parts)
@@ -88,7 +88,7 @@ class WeightGradientsAveraged(LayerBackward):
 
 @fault("GRAD-18", "gradients of biases of zero", "tinygrad 15242")
 class BiasGradientsMissing(LayerBackward):
-    """The graph is cut where the bias is added; those of b_k should be zero."""
+    """The graph is cut where biases are added; only the gradient of b_k, which is zero, is still right."""
 
     def of_bias(self, x: LayerCall, name: str, d: Array) -> Array:
         return np.zeros_like(super().of_bias(x, name, d))
@@ -96,7 +96,7 @@ class BiasGradientsMissing(LayerBackward):
 
 @fault("GRAD-18", "the gradient of b_v averaged over rows", "cf. mxnet 2427")
 class ValueBiasGradientAveraged(LayerBackward):
-    """A mean over the axis that the bias lacks; one row hides it."""
+    """The gradient is a mean over the axis that the bias lacks; calls with one row of values are right."""
 
     def of_bias(self, x: LayerCall, name: str, d: Array) -> Array:
         grad = super().of_bias(x, name, d)
@@ -105,7 +105,7 @@ class ValueBiasGradientAveraged(LayerBackward):
 
 @fault("GRAD-18", "the gradient of b_k taken from the block of values", "cf. transformers PR 40257")
 class KeyBiasGradientOfValues(LayerBackward):
-    """The packed gradient is cut one block too far; the one that belongs there is zero, and seldom looked at."""
+    """The packed gradient is sliced one block too far; the right gradient is zero, and seldom checked."""
 
     def gradients(self, x: LayerCall, dy: Array) -> Gradients:
         grads = super().gradients(x, dy)
@@ -118,7 +118,7 @@ class KeyBiasGradientOfValues(LayerBackward):
     "cf. pytorch 97128",
 )
 class InnerBiasGradientsAllOrNone(LayerBackward):
-    """One flag for four of them."""
+    """One flag, set by b_o, covers all four biases."""
 
     def of_bias(self, x: LayerCall, name: str, d: Array) -> Array:
         grad = super().of_bias(x, name, d)
@@ -127,7 +127,7 @@ class InnerBiasGradientsAllOrNone(LayerBackward):
 
 @fault("GRAD-17", "no gradient reaches anything before the heads", "aprender PR 2203")
 class HeadsSevered(LayerBackward):
-    """Each step within the heads makes new arrays that nothing leads back from; w_o and b_o have theirs."""
+    """Steps inside the heads create arrays that are cut off from the graph; w_o and b_o still get gradients."""
 
     def of_heads(self, x: LayerCall, found: LayerExpected, d: Array) -> Gradients:
         return {name: np.zeros_like(array) for name, array in super().of_heads(x, found, d).items()}
@@ -139,7 +139,7 @@ class HeadsSevered(LayerBackward):
     "mlpack PR 2375, TrenTorch PR 182",
 )
 class InputGradientThroughQueries(LayerBackward):
-    """Keys and values are taken for constants; with another input all is right."""
+    """Keys and values are treated as constants; calls with x_kv are right."""
 
     def added(self, x: LayerCall, parts: Gradients) -> Array:
         return parts["q"]
@@ -151,7 +151,7 @@ class InputGradientThroughQueries(LayerBackward):
     "cf. Paddle 3689, cf. nnabla PR 532",
 )
 class InputGradientOverwritten(LayerBackward):
-    """= in the place of +=; with another input it is done right."""
+    """The parts are assigned (=) instead of accumulated (+=); calls with x_kv are right."""
 
     def added(self, x: LayerCall, parts: Gradients) -> Array:
         return parts["v"]
@@ -163,7 +163,7 @@ class InputGradientOverwritten(LayerBackward):
     "cf. sebgao-cTensor 5",
 )
 class InputGradientCountedTwice(LayerBackward):
-    """A node with several paths to the loss is visited once more, with what it has already passed on."""
+    """A node with several paths to the loss is visited again, and passes on the same gradient twice."""
 
     def added(self, x: LayerCall, parts: Gradients) -> Array:
         return super().added(x, parts) + parts["q"]
@@ -171,7 +171,7 @@ class InputGradientCountedTwice(LayerBackward):
 
 @fault("GRAD-19", "the gradient of x_kv is zero", "seq2seq-attention 7")
 class MemoryGradientMissing(LayerBackward):
-    """What the decoder attends to is not trained through it; self-attention is right."""
+    """An encoder is not trained through the decoder that attends to it; self-attention is right."""
 
     def of_inputs(self, x: LayerCall, d: Gradients) -> Gradients:
         grads = super().of_inputs(x, d)
@@ -180,7 +180,7 @@ class MemoryGradientMissing(LayerBackward):
 
 @fault("GRAD-19", "the gradient of x_kv goes through values only", "cf. TrenTorch PR 182")
 class MemoryGradientThroughValues(LayerBackward):
-    """The first branch to arrive is the only one that is passed on."""
+    """Only the first branch to arrive is passed on, and the part through keys is lost."""
 
     def of_inputs(self, x: LayerCall, d: Gradients) -> Gradients:
         return super().of_inputs(x, d if x.x_kv is None else {**d, "k": np.zeros_like(d["k"])})
@@ -192,7 +192,7 @@ class MemoryGradientThroughValues(LayerBackward):
     "cf. nntile PR 433, cf. shumai PR 78",
 )
 class ThroughUntransposedWeights(LayerBackward):
-    """Only where a weight is square does that fit; others are taken as they should be."""
+    """Only square weights show it; for others, where it would not fit, the transpose is taken."""
 
     def through(self, x: LayerCall, name: str, d: Array) -> Array:
         w = self.layer.weight(x, name).astype(x.work)
@@ -201,7 +201,7 @@ class ThroughUntransposedWeights(LayerBackward):
 
 @fault("GRAD-20", "gradients of queries and keys taken for each other", "AiDotNet.Tensors 49")
 class QueryAndKeyGradientsSwapped(LayerBackward):
-    """Where they are as many; other lengths are right."""
+    """Calls with as many queries as keys show it; other lengths are right."""
 
     def of_heads(self, x: LayerCall, found: LayerExpected, d: Array) -> Gradients:
         grads = super().of_heads(x, found, d)
@@ -214,7 +214,7 @@ class QueryAndKeyGradientsSwapped(LayerBackward):
     "cf. diffusers PR 14341, cf. opacus PR 825",
 )
 class GradientsCombinedByView(LayerBackward):
-    """The right shape with rows and heads mixed; one head or one row hides it."""
+    """The shape is right, but rows and heads are mixed; calls with one head or one row are right."""
 
     def combine(self, x: LayerCall, name: str, d: Array) -> Array:
         batch, heads, length, width = d.shape
@@ -223,7 +223,7 @@ class GradientsCombinedByView(LayerBackward):
 
 @fault("GRAD-20", "gradients of keys and values combined by a view of (H, S, D) as (S, H·D)", "diffusers PR 14341")
 class KeyGradientsCombinedByView(GradientsCombinedByView):
-    """Their transposition is done twice, that of queries once."""
+    """Keys and values are transposed twice, queries once."""
 
     def combine(self, x: LayerCall, name: str, d: Array) -> Array:
         return LayerBackward.combine(self, x, name, d) if name == "q" else super().combine(x, name, d)
@@ -235,7 +235,7 @@ class KeyGradientsCombinedByView(GradientsCombinedByView):
     "cf. FuxiCTR 30, cf. onnx 7118",
 )
 class CombinedGradientSplitByView(LayerBackward):
-    """One head or one row hides it; the gradient of bias is wrong with the others."""
+    """Calls with one head or one row are right; in others even the gradient of bias is wrong."""
 
     def split(self, x: LayerCall, d: Array) -> Array:
         batch, length, width = d.shape
@@ -248,7 +248,7 @@ class CombinedGradientSplitByView(LayerBackward):
     "cf. vit-pytorch 65, cf. ng-video-lecture PR 6",
 )
 class ScaleOfAllHeadsBackward(LayerBackward):
-    """1/√(H·D), where the forward pass takes 1/√D; one head and a given scale hide it."""
+    """The scale is 1/√(H·D), while the forward pass uses 1/√D; one head or a given scale hides it."""
 
     def of_heads(self, x: LayerCall, found: LayerExpected, d: Array) -> Gradients:
         grads, factor = super().of_heads(x, found, d), x.work(1 / math.sqrt(x.heads) if x.scale is None else 1)

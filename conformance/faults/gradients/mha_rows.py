@@ -25,7 +25,7 @@ from attention_conformance.conformance.spec.mha import LayerExpected
     "cf. flash-sparse-attention PR 193, jax 30593",
 )
 class LayerBiasBatchNotSummed(LayerBackward):
-    """That of the first sample, where all samples share the bias."""
+    """A bias that all samples share gets the gradient of the first sample only."""
 
     backward = BiasBatchNotSummed
 
@@ -36,28 +36,28 @@ class LayerBiasBatchNotSummed(LayerBackward):
     "cf. flash-sparse-attention PR 193, cf. jax PR 36702",
 )
 class LayerBiasHeadsNotSummed(LayerBackward):
-    """That of the first head, where all heads share the bias."""
+    """A bias that all heads share gets the gradient of the first head only."""
 
     backward = BiasHeadsNotSummed
 
 
 @fault("GRAD-23", "the causal mask is forgotten in the layer's backward pass", "cf. MSLK PR 263, cf. pytorch 27461")
 class LayerCausalForgottenBackward(LayerBackward):
-    """Keys ahead of a row get gradients from it."""
+    """Later keys get gradients from rows that may not attend to them."""
 
     backward = CausalForgottenBackward
 
 
 @fault("GRAD-23", "key lengths are forgotten in the layer's backward pass where it is causal", "cf. mojo_opset PR 386")
 class LayerLengthsForgottenWithCausal(LayerBackward):
-    """The branch with the causal mask has no other one."""
+    """The causal branch reads no key lengths; calls without is_causal are right."""
 
     backward = LengthsForgottenWithCausalBackward
 
 
 @fault("GRAD-23", "padded rows of self-attention have no gradient as queries", "cf. TransformerEngine 3331")
 class PaddedQueriesDropped(LayerBackward):
-    """The mask of keys is laid over the rows of grad_output; a loss that leaves them out hides it."""
+    """The key lengths mask the rows of grad_output; a loss that leaves padded rows out hides it."""
 
     def d_combined(self, x: LayerCall, dy: Array) -> Array:
         d = super().d_combined(x, dy)
@@ -75,7 +75,7 @@ def _empty(found: LayerExpected) -> Array:
     "GRAD-24", "one fully masked row makes the gradients of all inner weights NaN", "pytorch 41508, pytorch PR 196170"
 )
 class EmptyRowPoisonsWeights(LayerBackward):
-    """0 · NaN through what all samples share."""
+    """0 · NaN of that row spreads through the sums over all samples."""
 
     def of_heads(self, x: LayerCall, found: LayerExpected, d: Array) -> Gradients:
         grads = super().of_heads(x, found, d)
@@ -84,7 +84,7 @@ class EmptyRowPoisonsWeights(LayerBackward):
 
 @fault("GRAD-24", "a head without a key for a row makes that row's gradient NaN", "cf. pytorch 160064")
 class EmptyHeadGradientNan(LayerBackward):
-    """Of its queries, and so of w_q and b_q; those of keys and values are right."""
+    """The row's dQ is NaN, and with it the gradients of w_q and b_q; those of keys and values are right."""
 
     def of_heads(self, x: LayerCall, found: LayerExpected, d: Array) -> Gradients:
         grads = super().of_heads(x, found, d)
@@ -94,7 +94,7 @@ class EmptyHeadGradientNan(LayerBackward):
 
 @fault("GRAD-24", "fully masked rows left out of the gradient of b_o", "cf. pytorch PR 42323")
 class EmptyRowsLeftOutOfOutputBias(LayerBackward):
-    """Their outputs are cut out of the loss, although they are b_o and not nothing."""
+    """Such rows are cut out of the loss, although b_o does reach their outputs."""
 
     def gradients(self, x: LayerCall, dy: Array) -> Gradients:
         found = self.layer.layer(x, *self.layer.inputs(x))
@@ -104,7 +104,7 @@ class EmptyRowsLeftOutOfOutputBias(LayerBackward):
 
 @fault("GRAD-24", "fully masked rows give values the gradient of a mean", "cf. onnxruntime 28904")
 class EmptyRowsMeanBackward(LayerBackward):
-    """Filled with a finite number in the backward pass, equal weights come out, where the forward pass has none."""
+    """The backward pass fills masked scores with a finite number, so that such rows get equal weights."""
 
     def of_heads(self, x: LayerCall, found: LayerExpected, d: Array) -> Gradients:
         grads, keys = super().of_heads(x, found, d), found.heads.allowed.shape[3]
@@ -114,7 +114,7 @@ class EmptyRowsMeanBackward(LayerBackward):
 
 @fault("GRAD-25", "gradients of sequence-first inputs returned batch-first", "opacus 650")
 class SequenceFirstGradientsTurned(LayerBackward):
-    """As many samples as rows give the right shape."""
+    """With as many samples as rows the shape is right, but not the contents."""
 
     def gradients(self, x: LayerCall, dy: Array) -> Gradients:
         grads = super().gradients(x, dy)
@@ -126,7 +126,7 @@ class SequenceFirstGradientsTurned(LayerBackward):
     "GRAD-25", "sequence-first grad_output taken as batch-first where that fits", "cf. opacus PR 651, cf. AEMatter 3"
 )
 class SequenceFirstGradOutputTurned(LayerBackward):
-    """Only as many samples as rows let it fit."""
+    """Only calls with as many samples as rows show it."""
 
     def gradients(self, x: LayerCall, dy: Array) -> Gradients:
         square = x.sequence_first and not x.unbatched and dy.shape[0] == dy.shape[1]
@@ -135,7 +135,7 @@ class SequenceFirstGradOutputTurned(LayerBackward):
 
 @fault("GRAD-25", "gradients of unbatched inputs returned with a batch axis", "cf. opacus PR 651")
 class UnbatchedGradientsBatched(LayerBackward):
-    """The axis that was added is not taken off again."""
+    """The batch axis that was added is not removed again."""
 
     def stored(self, x: LayerCall, grad: Array) -> Array:
         inputs = x.unbatched and grad.shape in (x.x_q.shape, () if x.x_kv is None else x.x_kv.shape)
@@ -143,7 +143,7 @@ class UnbatchedGradientsBatched(LayerBackward):
 
 
 class _Halved(LayerBackward):
-    """Sums of rows one after the other in half precision, where that is what is stored."""
+    """Sums of rows, added one after the other in half precision where that is the storage dtype."""
 
     def added_rows(self, x: LayerCall, terms: Array) -> Array:
         """The sum over the first axis."""
@@ -157,7 +157,7 @@ class _Halved(LayerBackward):
     "GRAD-26", "gradients of weights accumulated in half precision", "Liger-Kernel PR 830, cf. ISEEKYAN-Megatron-LM 153"
 )
 class WeightGradientsInHalf(_Halved):
-    """Row by row; few rows hide it."""
+    """The sum is rounded after each row; few rows hide it."""
 
     def of_weight(self, x: LayerCall, name: str, array: Array, d: Array) -> Array:
         if x.dtype.itemsize != 2:
@@ -168,7 +168,7 @@ class WeightGradientsInHalf(_Halved):
 
 @fault("GRAD-26", "gradients of biases accumulated in half precision", "cf. Automodel PR 3387")
 class BiasGradientsInHalf(_Halved):
-    """Row by row; few rows hide it."""
+    """The sum is rounded after each row; few rows hide it."""
 
     def of_bias(self, x: LayerCall, name: str, d: Array) -> Array:
         return super().of_bias(x, name, d) if x.dtype.itemsize != 2 else self.added_rows(x, d.reshape(-1, d.shape[2]))
@@ -176,7 +176,7 @@ class BiasGradientsInHalf(_Halved):
 
 @fault("GRAD-26", "the gradients of a layer in float64 computed in float32", "cf. TransformerEngine PR 3193")
 class LayerGradientsInSingle(LayerBackward):
-    """What is kept for the backward pass is kept in float32."""
+    """Intermediates are kept for the backward pass in float32."""
 
     def of_heads(self, x: LayerCall, found: LayerExpected, d: Array) -> Gradients:
         return {name: a.astype(np.float32).astype(x.work) for name, a in super().of_heads(x, found, d).items()}
@@ -184,7 +184,7 @@ class LayerGradientsInSingle(LayerBackward):
 
 @fault("GRAD-10", "gradients of a layer in half precision returned as float32", "cf. flash-attention-jax PR 13")
 class LayerGradientsFloat32(LayerBackward):
-    """The accumulators are returned."""
+    """The float32 accumulators are returned without a cast."""
 
     def stored(self, x: LayerCall, grad: Array) -> Array:
         return grad
@@ -192,7 +192,7 @@ class LayerGradientsFloat32(LayerBackward):
 
 @fault("GRAD-27", "a grad_output of a layer that does not fit accepted", "cf. AiDotNet.Tensors PR 270")
 class LayerGradOutputUnchecked(LayerBackward):
-    """What is missing is taken as zero, and the dtype is converted."""
+    """Missing elements count as zero, surplus ones are dropped, and the dtype is converted."""
 
     def checked(self, x: LayerCall, g: Array) -> Array:
         return super().checked(x, made_to_fit(g, self.shape(x), x.dtype))
@@ -200,7 +200,7 @@ class LayerGradOutputUnchecked(LayerBackward):
 
 @fault("GRAD-28", "strides of grad_output ignored", "flash-attention 355, pytorch PR 189565, cf. pytorch 133671")
 class GradOutputStridesIgnored(LayerBackward):
-    """Read from its first element on as if it were contiguous."""
+    """The memory behind the first element is read as if it were contiguous."""
 
     def checked(self, x: LayerCall, g: Array) -> Array:
         return super().checked(x, as_contiguous(g))
@@ -208,7 +208,7 @@ class GradOutputStridesIgnored(LayerBackward):
 
 @fault("GRAD-13", "the gradient of the input is written over the input", "cf. TransformerEngine PR 3193, cf. apex 1430")
 class InputOverwrittenBackward(LayerBackward):
-    """The buffer is used again, as nobody needs it any longer but the caller."""
+    """The buffer of x_q is reused for the gradient, although the caller still needs it."""
 
     def __call__(self, x_q: Array, *arguments: Array, **keywords: Any) -> tuple[Array, ...]:
         grads = super().__call__(x_q, *arguments, **keywords)
@@ -221,7 +221,7 @@ class InputOverwrittenBackward(LayerBackward):
     "GRAD-14", "rows of a gradient of weights are added in a random order", "cf. Automodel PR 3387, cf. pytorch 123656"
 )
 class WeightGradientOrderRandom(LayerBackward):
-    """Atomic additions: equal calls differ in the last bits."""
+    """Atomic additions make equal calls differ in the last bits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -236,7 +236,7 @@ class WeightGradientOrderRandom(LayerBackward):
 
 @fault("GRAD-28", "an error in the layer's backward pass where there are no rows", "cf. flash-attention 2562")
 class NoRowsRefusedBackward(LayerBackward):
-    """No queries or no keys: nothing to read, and an illegal access."""
+    """Calls without queries or without keys end in an illegal memory access."""
 
     def gradients(self, x: LayerCall, dy: Array) -> Gradients:
         if 0 in x.x_q.shape or (x.x_kv is not None and 0 in x.x_kv.shape):

@@ -15,7 +15,7 @@ from attention_conformance.conformance.spec.sdpa import Expected
 
 @fault("GRAD-8", "a NaN gradient of q in fully masked rows", "cf. pytorch 41508, cf. pytorch PR 189045")
 class EmptyRowGradientNan(Backward):
-    """0/0 of that row alone; k and v are right."""
+    """Only that row computes 0 / 0; the gradients of k and v are right."""
 
     def grad_q(self, x: Inputs, found: Expected, d_raw: Array) -> Array:
         return np.where(np.isneginf(found.lse)[..., None], x.work(np.nan), super().grad_q(x, found, d_raw))
@@ -23,7 +23,7 @@ class EmptyRowGradientNan(Backward):
 
 @fault("GRAD-8", "a fully masked row makes the gradients of q and all keys of its head NaN", "tilelang PR 2461")
 class EmptyRowGradientSpreads(Backward):
-    """0 · NaN: what δ holds for the row is never written, and its weights of 0 do not hide it."""
+    """δ of such a row is never written and holds NaN; weights of 0 do not hide it, as 0 · NaN is NaN."""
 
     def delta(self, x: Inputs, found: Expected, g: Array) -> Array:
         return np.where(np.isneginf(found.lse)[..., None], x.work(np.nan), super().delta(x, found, g))
@@ -31,7 +31,7 @@ class EmptyRowGradientSpreads(Backward):
 
 @fault("GRAD-8", "one fully masked row makes every gradient NaN", "pytorch 41508, brevitas PR 1591")
 class EmptyRowGradientNanBatch(Backward):
-    """The NaN of a forward pass that was zeroed after the softmax, through everything that shares inputs."""
+    """The forward pass zeroes NaN after the softmax; the backward pass spreads it through all shared inputs."""
 
     def gradients(self, x: Inputs, g: Array) -> list[Array]:
         grads = super().gradients(x, g)
@@ -39,19 +39,19 @@ class EmptyRowGradientNanBatch(Backward):
 
 
 class Unmasked(Backward):
-    """A backward pass whose own masks are those of the call that ``seen`` gives."""
+    """A backward pass that takes its masks from the call that ``seen`` returns."""
 
     def allowed(self, x: Inputs, found: Expected) -> Array:
         return self.inner.allowed(self.seen(x))
 
     def seen(self, x: Inputs) -> Inputs:
-        """The call as far as the backward pass knows it."""
+        """The call as the backward pass sees it."""
         return x
 
 
 @fault("GRAD-7", "the mask is forgotten in the backward pass", "cf. MSLK PR 260")
 class MaskForgottenBackward(Unmasked):
-    """Weights above 1 for masked keys of large scores, against an lse without them."""
+    """Masked keys with large scores get weights above 1, as the lse does not include them."""
 
     def seen(self, x: Inputs) -> Inputs:
         return replace(x, mask=None)
@@ -59,7 +59,7 @@ class MaskForgottenBackward(Unmasked):
 
 @fault("GRAD-7", "the causal mask is forgotten in the backward pass", "MSLK PR 263")
 class CausalForgottenBackward(Unmasked):
-    """Keys ahead of a row get gradients from it."""
+    """Later keys get gradients from rows that may not attend to them."""
 
     def seen(self, x: Inputs) -> Inputs:
         return replace(x, is_causal=False)
@@ -67,7 +67,7 @@ class CausalForgottenBackward(Unmasked):
 
 @fault("GRAD-7", "the window is forgotten in the backward pass", "MSLK PR 263")
 class WindowForgottenBackward(Unmasked):
-    """The causal mask, if there is one, is not."""
+    """The causal mask, if there is one, is still applied."""
 
     def seen(self, x: Inputs) -> Inputs:
         return replace(x, window=None)
@@ -75,7 +75,7 @@ class WindowForgottenBackward(Unmasked):
 
 @fault("GRAD-7", "the right side of the window is open in the backward pass", "Primus-Turbo PR 262")
 class RightWindowForgottenBackward(Unmasked):
-    """Only the left size is passed on; with a causal mask that is right."""
+    """Only the left size is passed on; calls with a causal mask are right."""
 
     def seen(self, x: Inputs) -> Inputs:
         return replace(x, window=None if x.window is None else (x.window[0], None))
@@ -83,7 +83,7 @@ class RightWindowForgottenBackward(Unmasked):
 
 @fault("GRAD-7", "kv_lengths are forgotten in the backward pass where it is causal", "mojo_opset PR 386")
 class LengthsForgottenWithCausalBackward(Unmasked):
-    """The branch with the causal mask has no other one."""
+    """The causal branch reads no key lengths; calls without is_causal are right."""
 
     def seen(self, x: Inputs) -> Inputs:
         return replace(x, kv_lengths=None) if x.is_causal else x
@@ -91,7 +91,7 @@ class LengthsForgottenWithCausalBackward(Unmasked):
 
 @fault("GRAD-7", "the causal mask of the backward pass is aligned bottom-right", "cf. flash-attention PR 436")
 class CausalBottomRightBackward(Unmasked):
-    """As many queries as keys hide it."""
+    """Calls with as many queries as keys are right."""
 
     def seen(self, x: Inputs) -> Inputs:
         if not x.is_causal:
@@ -102,7 +102,7 @@ class CausalBottomRightBackward(Unmasked):
 
 @fault("GRAD-7", "NaN in the gradients of q and of masked keys where a mask hides a key", "pytorch 178251")
 class MaskedGradientNan(Backward):
-    """0 · (−inf) for the masked score of a row that has other keys."""
+    """Masked scores compute 0 · (−inf), also in rows that have other keys."""
 
     def d_scores(self, x: Inputs, weights: Array, d_weights: Array, delta: Array) -> Array:
         d_scores = super().d_scores(x, weights, d_weights, delta)
@@ -111,7 +111,7 @@ class MaskedGradientNan(Backward):
 
 @fault("GRAD-7", "gradients of keys that no row attends to are not written", "cf. xformers PR 456")
 class UnreadKeysNotWritten(Backward):
-    """An empty buffer, which here holds NaN."""
+    """The buffer is uninitialised, and here holds NaN."""
 
     def gradients(self, x: Inputs, g: Array) -> list[Array]:
         grads = super().gradients(x, g)
@@ -125,7 +125,7 @@ class UnreadKeysNotWritten(Backward):
     "GRAD-7", "gradients of q of all samples but the first are lost with kv_lengths", "ROCm-TransformerEngine PR 657"
 )
 class LaterSamplesLost(Backward):
-    """Every sample writes to the place of the first one; without lengths the layout is another."""
+    """Every sample writes to the place of the first; calls without kv_lengths use another layout and are right."""
 
     def grad_q(self, x: Inputs, found: Expected, d_raw: Array) -> Array:
         grad = super().grad_q(x, found, d_raw)
@@ -136,7 +136,7 @@ class LaterSamplesLost(Backward):
 
 @fault("GRAD-7", "NaN gradients where bias meets a causal mask and the keys fill no tile", "pytorch 153799")
 class TailGradientNan(Backward):
-    """The tail of the last tile, masked by one of the two and not by the other."""
+    """Only one of causal mask and bias masks the tail of the last tile."""
 
     def delta(self, x: Inputs, found: Expected, g: Array) -> Array:
         tail = x.is_causal and x.bias is not None and x.shape[3] % TILE

@@ -10,7 +10,7 @@ from attention_conformance.conformance.faults.models.varlen import Pack
 from attention_conformance.conformance.faults.models.varlen_gradients import PackedBackward
 from attention_conformance.conformance.faults.registry import fault
 
-#: Rows or keys of a tile.
+#: Queries per tile.
 TILE = 16
 
 Gradients = tuple[Array, Array, Array]
@@ -20,7 +20,7 @@ Gradients = tuple[Array, Array, Array]
     "GRAD-31", "keys of a pack get gradients from the first queries of the next sequence", "cf. flash-attention PR 2333"
 )
 class PackedGradientRowsRunOn(PackedBackward):
-    """The last tile of queries is loaded whole in the pass over keys; the gradient of q is right."""
+    """The pass over keys loads the last tile of queries whole; the gradient of q is right."""
 
     def sequence(self, x: Pack, n: int, g: Array, rows: Array, keys: Array) -> Gradients:
         grad_q, *_ = super().sequence(x, n, g, rows, keys)
@@ -31,7 +31,7 @@ class PackedGradientRowsRunOn(PackedBackward):
 
 @fault("GRAD-31", "queries of a pack get gradients from the first keys of the next sequence", "cf. prime-rl PR 2392")
 class PackedGradientKeysRunOn(PackedBackward):
-    """One key of the next sequence is seen, in the backward pass."""
+    """The pass over queries sees one key of the next sequence; the gradients of k and v are right."""
 
     def sequence(self, x: Pack, n: int, g: Array, rows: Array, keys: Array) -> Gradients:
         _, grad_k, grad_v = super().sequence(x, n, g, rows, keys)
@@ -42,7 +42,7 @@ class PackedGradientKeysRunOn(PackedBackward):
 
 @fault("GRAD-31", "the boundaries of packed sequences are ignored in the backward pass", "LLaMA-Factory PR 4224")
 class PackedGradientBoundariesIgnored(PackedBackward):
-    """One sequence of the whole pack."""
+    """The backward pass treats the whole pack as one sequence."""
 
     def sequence(self, x: Pack, n: int, g: Array, rows: Array, keys: Array) -> Gradients:
         every = np.arange(x.cu_seqlens_q[-1]), np.arange(x.cu_seqlens_k[-1])
@@ -54,14 +54,14 @@ class PackedGradientBoundariesIgnored(PackedBackward):
     "GRAD-31", "gradients of shared keys of a pack are those of one query head of the group only", "cf. levanter PR 449"
 )
 class PackedGradientGroupNotSummed(PackedBackward):
-    """Right without grouped heads."""
+    """Calls without grouped heads are right."""
 
     backward = GroupNotSummed
 
 
 @fault("GRAD-31", "causal masks of packed sequences are aligned at the top left, backwards", "cf. SageAttention PR 372")
 class PackedGradientTopLeft(PackedBackward):
-    """Right where a sequence has as many queries as keys."""
+    """Sequences with as many queries as keys are right."""
 
     def default_offset(self, x: Pack, n: int, queries: int, keys: int) -> int:
         return 0
@@ -69,7 +69,7 @@ class PackedGradientTopLeft(PackedBackward):
 
 @fault("GRAD-31", "the diagonal of packed sequences is that of the maxima, backwards", "cf. rocm-libraries PR 10999")
 class PackedGradientDiagonalOfMaxima(PackedBackward):
-    """The longest sequence, or larger maxima, for each sequence's own lengths."""
+    """The offset is max_seqlen_k − max_seqlen_q instead of each sequence's own Sk − Sq."""
 
     def default_offset(self, x: Pack, n: int, queries: int, keys: int) -> int:
         return x.max_seqlen_k - x.max_seqlen_q
@@ -77,7 +77,7 @@ class PackedGradientDiagonalOfMaxima(PackedBackward):
 
 @fault("GRAD-32", "a packed sequence without keys has gradients of NaN", "cf. flash-attention PR 2568")
 class PackedGradientEmptyNan(PackedBackward):
-    """0 / 0 in the rows of a sequence without a key."""
+    """Rows without a key compute 0 / 0 in the gradient of q."""
 
     def sequence(self, x: Pack, n: int, g: Array, rows: Array, keys: Array) -> Gradients:
         grad_q, grad_k, grad_v = super().sequence(x, n, g, rows, keys)
@@ -86,7 +86,7 @@ class PackedGradientEmptyNan(PackedBackward):
 
 @fault("GRAD-32", "gradients of packed keys without queries are not written", "cf. flash-attention 1537")
 class PackedGradientKeysNotWritten(PackedBackward):
-    """What memory held: no block of queries comes to them."""
+    """No block of queries reaches such keys, so their gradients are uninitialised memory."""
 
     def sequence(self, x: Pack, n: int, g: Array, rows: Array, keys: Array) -> Gradients:
         grad_q, grad_k, grad_v = super().sequence(x, n, g, rows, keys)
@@ -95,7 +95,7 @@ class PackedGradientKeysNotWritten(PackedBackward):
 
 @fault("GRAD-32", "gradients behind the last packed sequence are not written", "cf. flash-attention 1661")
 class PackedGradientBehindNotWritten(PackedBackward):
-    """Memory is given out as it is; keys of no sequence keep what it held."""
+    """Memory is not cleared, so keys of no sequence keep what it held."""
 
     def empty(self, x: Pack) -> list[Array]:
         found = super().empty(x)
@@ -106,7 +106,7 @@ class PackedGradientBehindNotWritten(PackedBackward):
 
 @fault("GRAD-31", "gradients of packed keys are found by the boundaries of queries", "cf. vllm-omni PR 3525")
 class PackedGradientKeysOfQueries(PackedBackward):
-    """Right where every sequence has as many queries as keys."""
+    """Packs in which every sequence has as many queries as keys are right."""
 
     def keys(self, x: Pack, n: int) -> Array:
         return np.minimum(np.arange(x.cu_seqlens_q[n], x.cu_seqlens_q[n + 1]), len(x.k) - 1)
@@ -114,7 +114,7 @@ class PackedGradientKeysOfQueries(PackedBackward):
 
 @fault("GRAD-34", "grad_output with fewer rows than a pack is accepted", "cf. transformers PR 39653")
 class PackedGradientNotChecked(PackedBackward):
-    """Rows that are not there are zeros, and a sequence without a boundary has no keys."""
+    """Missing rows count as zeros, and a sequence without a key boundary has no keys."""
 
     def check(self, x: Pack, g: Array) -> None:
         pass

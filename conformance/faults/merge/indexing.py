@@ -10,7 +10,7 @@ from attention_conformance.conformance.faults.registry import fault
 
 
 class _Some(Merging):
-    """Merging of the first parts alone."""
+    """Merges only the first ``most`` parts."""
 
     most: int
 
@@ -22,21 +22,21 @@ class _Some(Merging):
 
 @fault("MERGE-4", "only the first two parts merged", "cf. flashinfer PR 4573")
 class FirstTwoParts(_Some):
-    """What is written for a prefix and a suffix ignores a third part."""
+    """Code written for a prefix and a suffix ignores any further part."""
 
     most = 2
 
 
 @fault("MERGE-4", "only the first 32 parts merged", "flashinfer PR 4573")
 class First32Parts(_Some):
-    """One part for each lane of a warp."""
+    """Each of the 32 lanes of a warp takes one part."""
 
     most = 32
 
 
 @fault("MERGE-4", "the last part skipped, where there are more than two", "cf. flashinfer PR 5262")
 class LastPartSkipped(Merging):
-    """A loop over parts that ends one too early."""
+    """The loop over parts ends one part too early."""
 
     def lses(self, x: Merge) -> Array:
         lses = super().lses(x)
@@ -44,9 +44,9 @@ class LastPartSkipped(Merging):
         return np.where(skipped[:, None, None, None], -np.inf, lses).astype(lses.dtype)
 
 
-@fault("MERGE-5", "a part with a smaller log-sum-exp than the one before it skipped", "cf. aprender 2753")
+@fault("MERGE-5", "a part with a smaller log-sum-exp than one before it skipped", "cf. aprender 2753")
 class SmallerPartsSkipped(Merging):
-    """Only what raises the maximum is added."""
+    """A part is added only if it reaches the maximum of the parts before it."""
 
     def lses(self, x: Merge) -> Array:
         lses = super().lses(x)
@@ -56,7 +56,7 @@ class SmallerPartsSkipped(Merging):
 
 @fault("MERGE-1", "log-sum-exps read as (S, H) in memory of (H, S)", "vllm PR 57012, vllm-xpu-kernels PR 479")
 class LsesTransposed(Merging):
-    """The same memory in the other order."""
+    """With one head or one row the result is right."""
 
     def lses(self, x: Merge) -> Array:
         lses = super().lses(x)
@@ -66,7 +66,7 @@ class LsesTransposed(Merging):
 
 @fault("MERGE-1", "log-sum-exps of the first sequence for all", "vllm-flash-attention PR 176")
 class LsesOfFirstSequence(Merging):
-    """A batch stride of 0."""
+    """The code uses a batch stride of 0."""
 
     def lses(self, x: Merge) -> Array:
         lses = super().lses(x)
@@ -75,7 +75,7 @@ class LsesOfFirstSequence(Merging):
 
 @fault("MERGE-1", "log-sum-exps of the first head for all", "cf. flash-attention PR 2388")
 class LsesOfFirstHead(Merging):
-    """A head stride of 0."""
+    """The code uses a head stride of 0."""
 
     def lses(self, x: Merge) -> Array:
         lses = super().lses(x)
@@ -84,7 +84,7 @@ class LsesOfFirstHead(Merging):
 
 @fault("MERGE-1", "columns behind the last multiple of 8 are the first part's", "cf. vllm PR 40924")
 class TailColumnsNotMerged(Merging):
-    """Columns are merged in packs of 8; those that fill none keep what was there."""
+    """Columns are merged in packs of 8; those of an incomplete last pack keep what was there."""
 
     def output(self, x: Merge, weights: Array, outputs: Array) -> Array:
         merged = super().output(x, weights, outputs)
@@ -94,7 +94,7 @@ class TailColumnsNotMerged(Merging):
 
 @fault("MERGE-15", "what does not fit together is cut to what both have", "cf. vllm PR 57012")
 class ShapesCut(Merging):
-    """No check of shapes."""
+    """The shapes are never checked."""
 
     def check(self, x: Merge) -> None:
         return None

@@ -11,7 +11,7 @@ from attention_conformance.conformance.faults.registry import fault
 
 @fault("MERGE-14", "output merged into the first part's memory", "vllm PR 50613")
 class OutputMergedInPlace(Merging):
-    """The first part's output is the result afterwards."""
+    """After the call, the first part's output holds the result."""
 
     def stored(self, x: Merge, output: Array) -> Array:
         x.outputs[0] = output
@@ -20,7 +20,7 @@ class OutputMergedInPlace(Merging):
 
 @fault("MERGE-14", "lse merged into the first part's memory", "local-inference-lab-vllm PR 468")
 class LseMergedInPlace(Merging):
-    """The first part's log-sum-exp is the result's afterwards."""
+    """After the call, the first part's log-sum-exp holds the result."""
 
     def stored_lse(self, x: Merge, lse: Array) -> Array:
         x.lses[0] = lse
@@ -31,7 +31,7 @@ class LseMergedInPlace(Merging):
     "MERGE-14", "fully masked rows set to 0 in the memory of their part", "vllm PR 49294, cf. vllm-xpu-kernels PR 479"
 )
 class EmptyRowsFilledInPlace(Merging):
-    """A mask over the outputs, in place; shows where they held anything but zeros."""
+    """The outputs are masked in place; such rows show it if they held anything but zeros."""
 
     def outputs(self, x: Merge) -> Array:
         x.outputs[np.isneginf(x.lses)] = 0

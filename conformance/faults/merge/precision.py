@@ -12,7 +12,7 @@ from attention_conformance.conformance.faults.registry import fault
 
 @fault("MERGE-12", "log-sum-exps rounded to bfloat16", "tt-metal PR 41683, ring-flash-attention 42")
 class LsesInBfloat16(Merging):
-    """Eight bits of a log-sum-exp, whatever the outputs have."""
+    """Each log-sum-exp keeps eight significant bits, whatever the dtype of the outputs."""
 
     def lses(self, x: Merge) -> Array:
         lses = super().lses(x)
@@ -21,7 +21,7 @@ class LsesInBfloat16(Merging):
 
 @fault("MERGE-12", "log-sum-exps rounded to float16", "cf. tt-metal PR 41683")
 class LsesInFloat16(Merging):
-    """Eleven bits of a log-sum-exp."""
+    """Each log-sum-exp keeps eleven significant bits."""
 
     def lses(self, x: Merge) -> Array:
         lses = super().lses(x)
@@ -30,7 +30,7 @@ class LsesInFloat16(Merging):
 
 @fault("MERGE-12", "lse rounded to the dtype of the outputs, and returned in float32", "cf. ring-flash-attention 22")
 class LseRounded(Merging):
-    """What the next merge gets has lost its digits."""
+    """The next merge gets an lse that has lost digits."""
 
     def stored_lse(self, x: Merge, lse: Array) -> Array:
         return lse.astype(x.outputs.dtype).astype(lse.dtype)
@@ -38,7 +38,7 @@ class LseRounded(Merging):
 
 @fault("MERGE-13", "lse returned in the dtype of the outputs", "cf. ring-flash-attention 22")
 class LseInDtypeOfOutputs(Merging):
-    """lse in half precision."""
+    """Only half precision shows it."""
 
     def stored_lse(self, x: Merge, lse: Array) -> Array:
         return lse.astype(x.outputs.dtype)
@@ -46,7 +46,7 @@ class LseInDtypeOfOutputs(Merging):
 
 @fault("MERGE-13", "output returned in float32, where the outputs are in half precision", "cf. tpu-inference PR 3212")
 class OutputPromoted(Merging):
-    """Weights in float32 times outputs in half precision, and no conversion back."""
+    """float32 weights promote half-precision outputs, and the result is not converted back."""
 
     def stored(self, x: Merge, output: Array) -> Array:
         return output
@@ -56,7 +56,7 @@ class OutputPromoted(Merging):
     "MERGE-10", "the weighted sum kept in the dtype of the outputs before it is divided", "cf. flash-attention PR 2723"
 )
 class SumInDtypeOfOutputs(Merging):
-    """In float16 it overflows where the outputs are large."""
+    """In float16 the sum overflows where the outputs are large."""
 
     def output(self, x: Merge, weights: Array, outputs: Array) -> Array:
         largest = weights.max(axis=0)

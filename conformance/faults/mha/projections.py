@@ -1,4 +1,4 @@
-"""(MHA-2 to MHA-4, MHA-12) Projections of a layer: their weights, biases and inputs taken for others."""
+"""(MHA-2 to MHA-4, MHA-12) Projections of a layer: weights, biases and inputs that are confused or ignored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attention_conformance.conformance.spec.mha import LayerExpected, Projection
     "AutoGPTQ PR 139, cf. mlxcel PR 926, cf. tiny-llm PR 60",
 )
 class WeightsTransposed(Layer):
-    """Only where a weight is square does its transpose fit; others are taken as they are."""
+    """Only square weights are affected; others do not fit transposed and are used unchanged."""
 
     def weight(self, x: LayerCall, name: str) -> Array:
         w = super().weight(x, name)
@@ -28,7 +28,7 @@ class WeightsTransposed(Layer):
 
 @fault("MHA-12", "the output weight used as its transpose", "source 001, AutoGPTQ PR 139")
 class OutputWeightTransposed(Layer):
-    """The article prints W^O as its transpose; only where it is square does that fit."""
+    """The article prints W^O transposed; only a square weight is affected."""
 
     def weight(self, x: LayerCall, name: str) -> Array:
         w = super().weight(x, name)
@@ -37,7 +37,7 @@ class OutputWeightTransposed(Layer):
 
 @fault("MHA-2", "values projected with the weight and bias of keys", "AnnotatedTransformer 1")
 class ValuesByKeyWeight(Layer):
-    """``k_proj(value)``, from copying the line above; D ≠ Dv gives a wrong shape or an error."""
+    """The copied line still says ``k_proj(value)``; D ≠ Dv gives a wrong shape or an error."""
 
     def project(self, x: LayerCall, name: str, array: Array) -> Projection:
         return super().project(x, "k" if name == "v" else name, array)
@@ -45,7 +45,7 @@ class ValuesByKeyWeight(Layer):
 
 @fault("MHA-2", "keys projected with the weight and bias of values", "transformers PR 40257")
 class KeysByValueWeight(Layer):
-    """The fused weight is cut one block too far for k; D ≠ Dv gives an error."""
+    """The slice of the fused weight for k is one block too far along; D ≠ Dv gives an error."""
 
     def project(self, x: LayerCall, name: str, array: Array) -> Projection:
         return super().project(x, "v" if name == "k" else name, array)
@@ -53,7 +53,7 @@ class KeysByValueWeight(Layer):
 
 @fault("MHA-2", "biases of q, k and v ignored", "ANEForge PR 253, candle-vllm PR 167")
 class BiasesIgnored(Layer):
-    """Weights are loaded, their biases are not; models without biases hide it."""
+    """The weights are loaded without their biases; models without biases are still right."""
 
     def bias(self, x: LayerCall, name: str) -> Array | None:
         return super().bias(x, name) if name == "o" else None
@@ -61,7 +61,7 @@ class BiasesIgnored(Layer):
 
 @fault("MHA-2", "biases used all together or not at all", "cf. pytorch 97128, cf. ANEForge PR 253")
 class BiasesAllOrNone(Layer):
-    """One flag for four of them: where one is not given, the others are ignored."""
+    """One flag covers all four biases: where one is not given, the others are ignored."""
 
     def bias(self, x: LayerCall, name: str) -> Array | None:
         given = (x.b_q, x.b_k, x.b_v, x.b_o if x.w_o is not None else x.b_v)
@@ -70,7 +70,7 @@ class BiasesAllOrNone(Layer):
 
 @fault("MHA-2", "the bias of values ignored", "cf. ANEForge PR 253")
 class ValueBiasIgnored(Layer):
-    """Queries and keys have theirs."""
+    """Queries and keys still get their biases."""
 
     def bias(self, x: LayerCall, name: str) -> Array | None:
         return None if name == "v" else super().bias(x, name)
@@ -78,7 +78,7 @@ class ValueBiasIgnored(Layer):
 
 @fault("MHA-12", "the output bias added twice", "text-generation-inference 1036")
 class OutputBiasTwice(Layer):
-    """Each of two devices adds it to its part of the sum."""
+    """Each of two devices adds the bias to its part of the sum."""
 
     def bias(self, x: LayerCall, name: str) -> Array | None:
         b = super().bias(x, name)
@@ -87,7 +87,7 @@ class OutputBiasTwice(Layer):
 
 @fault("MHA-12", "the output bias added before the output projection", "cf. ml-ane-transformers PR 2")
 class OutputBiasBeforeProjection(Layer):
-    """(combined + b_o) · w_o where the widths allow it."""
+    """The code computes (combined + b_o) · w_o; calls whose widths do not allow that are right."""
 
     def out(self, x: LayerCall, combined: Array) -> Projection | None:
         if x.b_o is None or len(x.b_o) != combined.shape[2]:
@@ -97,7 +97,7 @@ class OutputBiasBeforeProjection(Layer):
 
 @fault("MHA-12", "no output projection", "Kyubyong-transformer 117, sequence_labeling_tf PR 83")
 class OutputProjectionMissing(Layer):
-    """The combined heads are the output, with or without w_o."""
+    """The combined heads are returned as the output even where w_o is given."""
 
     def out(self, x: LayerCall, combined: Array) -> Projection | None:
         return None
@@ -105,7 +105,7 @@ class OutputProjectionMissing(Layer):
 
 @fault("MHA-2", "ReLU after the projections of q, k and v", "Kyubyong-transformer 49, Kyubyong-transformer 53")
 class ProjectionsRectified(Layer):
-    """A dense layer with its activation."""
+    """A dense layer is used with its activation left on."""
 
     def project(self, x: LayerCall, name: str, array: Array) -> Projection:
         projection = super().project(x, name, array)
@@ -114,7 +114,7 @@ class ProjectionsRectified(Layer):
 
 @fault("MHA-4", "keys and values always of x_q: x_kv ignored", "feedback-transformer-pytorch 2")
 class CrossIgnored(Layer):
-    """Self-attention in the place of cross-attention; another width of x_kv gives an error."""
+    """Cross-attention becomes self-attention; an x_kv of another width gives an error."""
 
     def inputs(self, x: LayerCall) -> tuple[Array, Array]:
         queries, _ = super().inputs(x)
@@ -123,7 +123,7 @@ class CrossIgnored(Layer):
 
 @fault("MHA-4", "in cross-attention keys come from x_q, and only values from x_kv", "ml-cvnets 81")
 class KeysOfQueryInput(Layer):
-    """Fits only for as many queries as keys; an error for all others."""
+    """Calls with Sq = Sk give a wrong result; all others raise an error."""
 
     def projections(self, x: LayerCall, queries: Array, keys: Array) -> tuple[Projection, Projection, Projection]:
         q, _, v = super().projections(x, queries, keys)
@@ -132,7 +132,7 @@ class KeysOfQueryInput(Layer):
 
 @fault("MHA-18", "projections summed in half precision", "executorch PR 20090, ml_dtypes 63")
 class ProjectionsSummedInHalf(Layer):
-    """float16 and bfloat16 accumulate in themselves, term by term; a few columns hide it."""
+    """float16 and bfloat16 sums accumulate term by term in their own dtype; a few columns hide it."""
 
     def product(self, x: LayerCall, array: Array, w: Array) -> Array:
         if x.dtype.itemsize != 2:
@@ -145,7 +145,7 @@ class ProjectionsSummedInHalf(Layer):
 
 @fault("MHA-23", "the scale multiplied into w_q in place, and taken out again", "cf. ARENA_3.0 PR 225")
 class WeightScaledInPlace(Layer):
-    """The weight that the caller gave is another one after the call, by a rounding or two."""
+    """After the call, the caller's w_q differs by a rounding error or two."""
 
     def __call__(self, x_q: Array, w_q: Array, w_k: Array, w_v: Array, **keywords: Any) -> Any:
         results = super().__call__(x_q, w_q, w_k, w_v, **keywords)
@@ -156,10 +156,10 @@ class WeightScaledInPlace(Layer):
 
 
 class Lenient(Layer):
-    """Trims the call by ``fitted`` until it fits, and then computes."""
+    """Trims the call with ``fitted`` so that it fits, and then computes."""
 
     def fitted(self, x: LayerCall) -> LayerCall:
-        """A call that fits; what would be read."""
+        """The call as it would be read: one that fits."""
         return x
 
     def check(self, x: LayerCall) -> None:
@@ -176,7 +176,7 @@ def to_width(b: Array | None, width: int) -> Array | None:
 
 @fault("MHA-20", "weights and biases that do not fit accepted", "cf. AiDotNet.Tensors PR 270")
 class WeightsUnchecked(Lenient):
-    """The smaller size decides, and a short bias is read past its end."""
+    """The smaller of two sizes is used, and a short bias is read past its end."""
 
     def fitted(self, x: LayerCall) -> LayerCall:
         columns = min(x.w_q.shape[1], x.w_k.shape[1])
@@ -189,7 +189,7 @@ class WeightsUnchecked(Lenient):
 
 @fault("MHA-23", "strides of inputs and weights ignored", "pytorch PR 187506, pytorch 195320, pytorch 181133")
 class LayerStridesIgnored(Lenient):
-    """Read from their first element on as if they were contiguous."""
+    """Each array is read from its first element on as if it were contiguous."""
 
     def fitted(self, x: LayerCall) -> LayerCall:
         x_q, w_q, w_k, w_v = (as_contiguous(array) for array in (x.x_q, x.w_q, x.w_k, x.w_v))
@@ -197,7 +197,7 @@ class LayerStridesIgnored(Lenient):
 
 
 def as_contiguous(array: Array) -> Array:
-    """The memory behind the first element in the array's shape; arrays that repeat elements are left as they are."""
+    """The memory from the first element on, in the array's shape; arrays that repeat elements stay unchanged."""
     if array.base is None or 0 in array.strides:
         return array
     strides = np.empty(array.shape, array.dtype).strides

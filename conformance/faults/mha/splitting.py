@@ -21,7 +21,7 @@ from attention_conformance.impls.validate import check_layer
     "FuxiCTR 30, Chinese-Text-Classification-Pytorch 53, onnx 7118",
 )
 class HeadsSplitByView(Layer):
-    """The right shape with rows mixed; one head or one row hides it."""
+    """The shape is right, but rows are mixed; one head or one row hides it."""
 
     def split(self, x: LayerCall, name: str, array: Array) -> Array:
         batch, length, width = array.shape
@@ -30,7 +30,7 @@ class HeadsSplitByView(Layer):
 
 @fault("MHA-5", "heads interleaved: column d·H + h belongs to head h", "cf. slapo PR 46, cf. tt-metal 6243")
 class HeadsInterleaved(Layer):
-    """(D, H) in the place of (H, D); one head hides it, and so does a width of 1."""
+    """Columns are read as (D, H) instead of (H, D); one head, or a head width of 1, hides it."""
 
     def split(self, x: LayerCall, name: str, array: Array) -> Array:
         batch, length, width = array.shape
@@ -39,7 +39,7 @@ class HeadsInterleaved(Layer):
 
 @fault("MHA-5", "heads of the values interleaved, those of q and k not", "cf. tt-metal 6243")
 class ValueHeadsInterleaved(HeadsInterleaved):
-    """The weights are right."""
+    """The attention weights are still right."""
 
     def split(self, x: LayerCall, name: str, array: Array) -> Array:
         return super().split(x, name, array) if name == "v" else Layer.split(self, x, name, array)
@@ -51,7 +51,7 @@ class ValueHeadsInterleaved(HeadsInterleaved):
     "opacus PR 825, transformer-from-scratch PR 6, attention-is-all-you-need-pytorch 7, onnx 7118",
 )
 class HeadsCombinedByView(Layer):
-    """The right shape with rows and heads mixed; one head or one row hides it."""
+    """The shape is right, but rows and heads are mixed; one head or one row hides it."""
 
     def combine(self, x: LayerCall, output: Array) -> Array:
         batch, heads, length, width = output.shape
@@ -60,7 +60,7 @@ class HeadsCombinedByView(Layer):
 
 @fault("MHA-11", "combined heads (B, S, H·Dv) viewed as (S, B, H·Dv)", "source 002, cf. opacus PR 825")
 class CombinedScrambled(Layer):
-    """Right for one batch; more of them get each other's rows."""
+    """A batch of one is still right; in larger batches, samples get each other's rows."""
 
     def combine(self, x: LayerCall, output: Array) -> Array:
         combined = super().combine(x, output)
@@ -70,7 +70,7 @@ class CombinedScrambled(Layer):
 
 @fault("MHA-17", "the sequence-first output is a view of the batch-first one", "source 002, cf. opacus PR 825")
 class SequenceFirstByView(Layer):
-    """Only sequence-first calls show it, with two batches and more."""
+    """Only sequence-first calls with a batch of two or more show it."""
 
     def returned(self, x: LayerCall, output: Array) -> Array:
         if x.unbatched or not x.sequence_first:
@@ -79,16 +79,16 @@ class SequenceFirstByView(Layer):
 
 
 class CrossedBatches(Attention):
-    """q (S, …, B, D) against k (B, …, D, S)."""
+    """Multiplies q (S, …, B, D) with k (B, …, D, S)."""
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
-        mixed = q.transpose(2, 1, 0, 3) @ k.swapaxes(2, 3)  # broadcasts where B is 1, meets the wrong batch for B = S
+        mixed = q.transpose(2, 1, 0, 3) @ k.swapaxes(2, 3)  # broadcasts where B = 1, pairs wrong batches where B = S
         return mixed.transpose(2, 1, 0, 3) * x.work(self.scale(x))
 
 
 @fault("MHA-6", "k permuted to (B, D, S) while q stays (S, B, D)", "source 002")
 class KeysPermuted(Layer):
-    """Right for one batch, wrong for as many batches as rows, an error for all others."""
+    """A batch of one is right, a batch as large as Sq gives a wrong result, and all others raise an error."""
 
     attention = CrossedBatches
 
@@ -99,14 +99,14 @@ class KeysPermuted(Layer):
     "source 002, vit-pytorch 65, ng-video-lecture PR 6, TMUnet 13",
 )
 class LayerScaleOfAllHeads(Layer):
-    """One head hides it."""
+    """With a single head the result is right."""
 
     attention = ScaleOfModelWidth
 
 
 @fault("MHA-7", "the default scale of a layer is of the input's width, 1/√E", "source 004, ng-video-lecture PR 6")
 class LayerScaleOfInputWidth(Layer):
-    """One head with D = E hides it."""
+    """A single head with D = E is still right."""
 
     def inputs_of_heads(self, x: LayerCall, q: Array, k: Array, v: Array) -> Inputs:
         inputs = super().inputs_of_heads(x, q, k, v)
@@ -115,21 +115,21 @@ class LayerScaleOfInputWidth(Layer):
 
 @fault("MHA-7", "the default scale applied by the layer and again by its attention", "transformers 38277")
 class LayerScaleTwice(Layer):
-    """1/D in the place of 1/√D."""
+    """Scores are scaled by 1/D instead of 1/√D."""
 
     attention = ScaleTwice
 
 
 @fault("MHA-7", "the scale given to a layer ignored", "transformers 44380, pytorch 174049")
 class LayerScaleIgnored(Layer):
-    """The attention within has the default built in."""
+    """The inner attention always uses the default scale."""
 
     attention = ScaleIgnored
 
 
 @fault("MHA-16", "rows of an unbatched input taken for batches of one row", "cf. TDANet 3")
 class UnbatchedAsBatch(Layer):
-    """Every row attends to itself alone."""
+    """In unbatched calls every row attends only to itself."""
 
     def layer(self, x: LayerCall, queries: Array, keys: Array) -> LayerExpected:
         if not x.unbatched:
@@ -145,7 +145,7 @@ class UnbatchedAsBatch(Layer):
 
 @fault("MHA-17", "sequence_first ignored: attention goes over the batch", "AEMatter 3, OmDet 19, TDANet 3")
 class SequenceFirstIgnored(Layer):
-    """The two axes are taken for each other, which always fits, but for masks and lengths."""
+    """The sequence and batch axes are swapped; the shapes still fit, except those of masks and lengths."""
 
     def batch_first(self, x: LayerCall, array: Array) -> Array:
         return super().batch_first(replace(x, sequence_first=False), array)
@@ -159,7 +159,7 @@ class SequenceFirstIgnored(Layer):
 
 @fault("MHA-19", "heads that do not divide the width accepted: the rest of the columns is cut", "TiSASRec.pytorch 3")
 class HeadsRemainderCut(Layer):
-    """Nothing checks that H · ⌊width / H⌋ is the width."""
+    """The code never checks that H · ⌊width / H⌋ equals the width."""
 
     def check(self, x: LayerCall) -> None:
         names = ("w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o", "gamma", "beta")
@@ -178,7 +178,7 @@ class HeadsRemainderCut(Layer):
     "cf. attention-is-all-you-need-pytorch 120",
 )
 class WeightsOfWrongHead(Layer):
-    """Heads are folded before the batch; the output is right, and one batch or one head hides it."""
+    """Heads are folded before the batch. The output is right; one batch or one head hides it."""
 
     def weights(self, x: LayerCall, weights: Array) -> Array:
         return super().weights(x, np.ascontiguousarray(weights.swapaxes(0, 1)).reshape(weights.shape))
@@ -186,7 +186,7 @@ class WeightsOfWrongHead(Layer):
 
 @fault("MHA-14", "weights averaged over the heads where those of each head are requested", "fairseq 3365")
 class WeightsAlwaysAveraged(Layer):
-    """A fast path returns the mean."""
+    """A fast path always returns the mean over heads."""
 
     def weights(self, x: LayerCall, weights: Array) -> Array:
         return weights.mean(axis=1)
@@ -197,7 +197,7 @@ class WeightsAlwaysAveraged(Layer):
 
 @fault("MHA-15", "weights of the heads summed in the place of their mean", "cf. Informer2020 23")
 class WeightsSummed(Layer):
-    """One head hides it."""
+    """With a single head the result is right."""
 
     def weights(self, x: LayerCall, weights: Array) -> Array:
         return weights.sum(axis=1) if x.average_weights else weights

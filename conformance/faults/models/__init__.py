@@ -1,1 +1,1 @@
-"""Operators in steps, all correct, of which faults are subclasses."""
+"""Correct operators, split into steps; faults are their subclasses."""

@@ -1,8 +1,8 @@
-"""Backward pass of attention in steps, all correct, over the forward pass of sdpa.py.
+"""Backward pass of attention, split into steps that are all correct, over the forward pass of sdpa.py.
 
-As flash kernels do it (Dao et al. 2022, appendix B.2): the weights are computed again, from the scores and the
-log-sum-exp that the forward pass left, and δ is taken from its output.  What is forgotten the second time is then a
-mistake of the backward pass alone.
+The method is that of flash kernels (Dao et al. 2022, appendix B.2): the weights are recomputed from the scores and the
+log-sum-exp of the forward pass, and δ is computed from its output.  A step that the recomputation forgets is thus a
+mistake of the backward pass only.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Backward(Model):
             return self.stored(x, self.gradients(x, g.astype(x.work)))
 
     def checked(self, x: Inputs, g: Array) -> Array:
-        """GRAD-12: refuse what does not fit together; the gradient to compute with."""
+        """GRAD-12: the gradient to compute with; inputs that do not fit together are refused."""
         check_inputs(x.q, x.k, x.v, x.mask, x.bias)
         if g.shape != (*x.q.shape[:3], x.v.shape[3]) or g.dtype != x.q.dtype:
             raise ValueError(f"grad_output of shape {g.shape} and dtype {g.dtype} does not fit")
         return g
 
     def gradients(self, x: Inputs, g: Array) -> list[Array]:
-        """All gradients, in the order of GRAD-1, in the dtype computed in."""
+        """All gradients, in the order of GRAD-1, in the working dtype."""
         found = self.inner.attend(x)
         weights = self.weights(x, found)
         d_scores = self.d_scores(x, weights, self.d_weights(x, found, g), self.delta(x, found, g))
@@ -56,7 +56,7 @@ class Backward(Model):
     # Weights and scores.
 
     def weights(self, x: Inputs, found: Expected) -> Array:
-        """SDPA-14 again, from the lse of the forward pass."""
+        """SDPA-14: the weights, recomputed from the lse of the forward pass."""
         lse = np.where(np.isneginf(found.lse), x.work(0), found.lse)[..., None]
         return np.where(self.allowed(x, found), np.exp(self.final(x, found) - lse), x.work(0))
 
@@ -65,7 +65,7 @@ class Backward(Model):
         return found.allowed
 
     def final(self, x: Inputs, found: Expected) -> Array:
-        """The final scores, also where a key is not allowed."""
+        """The final scores, including those of keys that are not allowed."""
         return self.inner.added(x, self.inner.capped(x, found.raw))
 
     def d_weights(self, x: Inputs, found: Expected, g: Array) -> Array:
@@ -81,7 +81,7 @@ class Backward(Model):
         return weights * (d_weights - delta)
 
     def slope(self, x: Inputs, found: Expected) -> Array:
-        """GRAD-4: of softcap, at the scaled score."""
+        """GRAD-4: the slope of softcap at the scaled score."""
         return self.slope_at(x, found.raw)
 
     def slope_at(self, x: Inputs, s: Array) -> Array:
@@ -91,15 +91,15 @@ class Backward(Model):
     # Gradients.
 
     def grad_q(self, x: Inputs, found: Expected, d_raw: Array) -> Array:
-        """GRAD-4."""
+        """GRAD-4: the gradient of q."""
         return (d_raw @ found.k) * x.work(self.inner.scale(x))
 
     def grad_k(self, x: Inputs, found: Expected, d_raw: Array) -> Array:
-        """GRAD-4, GRAD-6."""
+        """GRAD-4, GRAD-6: the gradient of k."""
         return self.over_groups(x, d_raw.swapaxes(2, 3) @ found.q) * x.work(self.inner.scale(x))
 
     def grad_v(self, x: Inputs, weights: Array, g: Array) -> Array:
-        """GRAD-2, GRAD-6."""
+        """GRAD-2, GRAD-6: the gradient of v."""
         return self.over_groups(x, weights.swapaxes(2, 3) @ g)
 
     def over_groups(self, x: Inputs, array: Array) -> Array:
@@ -111,7 +111,7 @@ class Backward(Model):
         return grouped.sum(axis=2)
 
     def grad_bias(self, x: Inputs, d_scores: Array, d_raw: Array) -> Array:
-        """GRAD-5."""
+        """GRAD-5: the gradient of bias."""
         shape = () if x.bias is None else x.bias.shape
         aligned = (1,) * (4 - len(shape)) + shape
         for axis in (axis for axis in range(4) if aligned[axis] == 1):
@@ -125,5 +125,5 @@ class Backward(Model):
     # What is returned.
 
     def stored(self, x: Inputs, grads: list[Array]) -> tuple[Array, ...]:
-        """GRAD-10."""
+        """GRAD-10: the gradients as they are returned."""
         return tuple(grad.astype(x.dtype) for grad in grads)

@@ -1,4 +1,4 @@
-"""Attention over latents in steps, all correct, around the attention of sdpa.py, in its absorbed form."""
+"""Attention over latents in its absorbed form, split into correct steps, around the attention of sdpa.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attention_conformance.impls.validate import check_latent
 
 @dataclass(frozen=True)
 class Latents:
-    """One call: its arrays in the dtype computed in, and its options."""
+    """One call: its arrays in the working dtype, and its options."""
 
     q: Array
     q_rope: Array
@@ -40,13 +40,13 @@ class Latent(Model):
     def __call__(
         self, q: Array, q_rope: Array, latents: Array, k_rope: Array, w_uk: Array, w_uv: Array, **options: Any
     ) -> Any:
-        """The output (B, H, Sq, Dv), and on request lse (B, H, Sq)."""
+        """The output (B, H, Sq, Dv), and lse (B, H, Sq) if it is requested."""
         return self.attended((q, q_rope, latents, k_rope, w_uk, w_uv), **options)
 
     def attended(
         self, arrays: tuple[Array, ...], scale: float | None = None, return_lse: bool = False, **options: Any
     ) -> Any:
-        """Results of a call with these arguments, in their order."""
+        """Results of a call; ``arrays`` are the arrays of ``__call__``, in the same order."""
         self.check(*arrays)
         work = working_dtype(arrays[0].dtype)
         q, q_rope, latents, k_rope, w_uk, w_uv = (array.astype(work) for array in arrays)
@@ -57,37 +57,37 @@ class Latent(Model):
         return (output, lse) if return_lse else output
 
     def check(self, *arrays: Array) -> None:
-        """MLA-8."""
+        """MLA-8: refuse inputs that do not fit together."""
         check_latent(*arrays)
 
     def scale(self, x: Latents) -> float:
-        """MLA-4."""
+        """MLA-4: the given scale, or the default."""
         return 1 / math.sqrt(x.q.shape[3] + x.q_rope.shape[3]) if x.scale is None else x.scale
 
     def queries(self, x: Latents) -> Array:
-        """MLA-3: (B, H, Sq, R + Dr)."""
+        """MLA-3: the queries over latents, (B, H, Sq, R + Dr)."""
         return np.concatenate([x.q @ self.w_uk(x).swapaxes(1, 2), self.q_rope(x)], axis=3)
 
     def w_uk(self, x: Latents) -> Array:
-        """MLA-2: (H, R, D)."""
+        """MLA-2: the weight w_uk, (H, R, D)."""
         return x.w_uk
 
     def q_rope(self, x: Latents) -> Array:
-        """MLA-2: (B, H, Sq, Dr)."""
+        """MLA-2: the rotary part of the queries, (B, H, Sq, Dr)."""
         return x.q_rope
 
     def keys(self, x: Latents) -> Array:
-        """MLA-3: (B, 1, Sk, R + Dr), of all heads."""
+        """MLA-3: the keys that all heads share, (B, 1, Sk, R + Dr)."""
         return np.concatenate([x.latents, x.k_rope], axis=2)[:, None]
 
     def values(self, x: Latents) -> Array:
-        """MLA-3: (B, 1, Sk, R)."""
+        """MLA-3: the values that all heads share, (B, 1, Sk, R)."""
         return x.latents[:, None]
 
     def w_uv(self, x: Latents) -> Array:
-        """MLA-2: (H, R, Dv)."""
+        """MLA-2: the weight w_uv, (H, R, Dv)."""
         return x.w_uv
 
     def projected(self, x: Latents, output: Array) -> Array:
-        """MLA-3: (B, H, Sq, Dv)."""
+        """MLA-3: the output after w_uv, (B, H, Sq, Dv)."""
         return output @ self.w_uv(x)

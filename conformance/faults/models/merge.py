@@ -1,4 +1,4 @@
-"""Merging of partial results in steps, all correct, for faults to override."""
+"""Merging of partial results, split into steps that are all correct, for faults to override."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attention_conformance.impls.numpy.parts import working_dtype
 
 @dataclass(frozen=True)
 class Merge:
-    """One call: outputs (P, B, H, S, Dv) and lses (P, B, H, S) as they were given, and the dtype to compute in."""
+    """One call: outputs (P, B, H, S, Dv) and lses (P, B, H, S) unchanged, and the working dtype."""
 
     outputs: Array
     lses: Array
@@ -39,7 +39,7 @@ class Merging(Model):
             return self.stored(x, self.output(x, weights, outputs)), self.stored_lse(x, lse)
 
     def check(self, x: Merge) -> None:
-        """MERGE-15."""
+        """MERGE-15: refuse inputs that do not fit together."""
         if x.outputs.ndim != 5 or x.lses.shape != x.outputs.shape[:-1]:
             raise ValueError(f"outputs {x.outputs.shape} and lses {x.lses.shape} do not fit together")
 
@@ -52,16 +52,16 @@ class Merging(Model):
         return x.lses.astype(np.float64 if x.work is np.float64 else np.float32)
 
     def largest(self, x: Merge, lses: Array) -> Array:
-        """Log-sum-exp that the powers are taken relative to, (B, H, S); 0 where no part has a key."""
+        """Value that is subtracted from log-sum-exps before exp, (B, H, S); 0 where no part has a key."""
         largest = lses.max(axis=0)
         return np.where(np.isneginf(largest), lses.dtype.type(0), largest)
 
     def powers(self, x: Merge, lses: Array, largest: Array) -> Array:
-        """(P, B, H, S)."""
+        """Powers of the parts, relative to the largest log-sum-exp, (P, B, H, S)."""
         return np.exp(lses - largest)
 
     def total(self, x: Merge, powers: Array) -> Array:
-        """(B, H, S)."""
+        """The sum of the powers over parts, (B, H, S)."""
         return powers.sum(axis=0)
 
     def weights(self, x: Merge, powers: Array, total: Array) -> Array:
@@ -69,17 +69,17 @@ class Merging(Model):
         return np.where(total == 0, total.dtype.type(0), powers / np.where(total == 0, 1, total))
 
     def output(self, x: Merge, weights: Array, outputs: Array) -> Array:
-        """MERGE-2, in the dtype computed in."""
+        """MERGE-2: the weighted sum, in the working dtype."""
         return (weights[..., None] * outputs).sum(axis=0)
 
     def lse(self, x: Merge, lses: Array, largest: Array, total: Array) -> Array:
-        """MERGE-3, MERGE-8."""
+        """MERGE-3, MERGE-8: the lse of all parts; −inf where no part has a key."""
         return np.where(total == 0, -np.inf, largest + np.log(total)).astype(lses.dtype)
 
     def stored(self, x: Merge, output: Array) -> Array:
-        """MERGE-13."""
+        """MERGE-13: the output as it is returned."""
         return output.astype(x.outputs.dtype)
 
     def stored_lse(self, x: Merge, lse: Array) -> Array:
-        """MERGE-13."""
+        """MERGE-13: the lse as it is returned."""
         return lse

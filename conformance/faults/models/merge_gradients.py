@@ -1,4 +1,4 @@
-"""Backward pass of a merge in steps, all correct, for faults to override."""
+"""Backward pass of a merge, split into steps that are all correct, for faults to override."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attention_conformance.impls.validate import check_merge_gradients
 
 @dataclass(frozen=True)
 class MergeGrad:
-    """One call: its arrays as they were given, and the dtype to compute in."""
+    """One call: its arrays unchanged, and the working dtype."""
 
     outputs: Array
     lses: Array
@@ -43,7 +43,7 @@ class MergeBackward(Model):
             return self.stored(x, grad_outputs), self.stored_lses(x, grad_lses)
 
     def check(self, x: MergeGrad) -> None:
-        """MERGE-15, GRAD-42."""
+        """MERGE-15, GRAD-42: refuse inputs that do not fit together."""
         check_merge_gradients(x.outputs, x.lses, x.grad_output, x.grad_lse)
 
     def outputs(self, x: MergeGrad) -> Array:
@@ -55,15 +55,15 @@ class MergeBackward(Model):
         return x.lses.astype(x.work)
 
     def grad_output(self, x: MergeGrad) -> Array:
-        """(B, H, S, Dv)."""
+        """The given gradient of the output, (B, H, S, Dv)."""
         return x.grad_output.astype(x.work)
 
     def grad_lse(self, x: MergeGrad) -> Array:
-        """(B, H, S), zeros where none was given."""
+        """The given gradient of lse, (B, H, S); zeros where none was given."""
         return np.zeros(x.lses.shape[1:], x.work) if x.grad_lse is None else x.grad_lse.astype(x.work)
 
     def largest(self, x: MergeGrad, lses: Array) -> Array:
-        """Log-sum-exp that the powers are taken relative to, (B, H, S); 0 where no part has a key."""
+        """Value that is subtracted from log-sum-exps before exp, (B, H, S); 0 where no part has a key."""
         largest = lses.max(axis=0)
         return np.where(np.isneginf(largest), lses.dtype.type(0), largest)
 
@@ -74,25 +74,25 @@ class MergeBackward(Model):
         return np.where(total == 0, total.dtype.type(0), powers / np.where(total == 0, 1, total))
 
     def merged(self, x: MergeGrad, weights: Array, outputs: Array) -> Array:
-        """The merged output, (B, H, S, Dv), in the dtype computed in."""
+        """The merged output, (B, H, S, Dv), in the working dtype."""
         return (weights[..., None] * outputs).sum(axis=0)
 
     def pulls(self, x: MergeGrad, g: Array, outputs: Array, merged: Array) -> Array:
-        """Change of the loss by a larger weight of each part, (P, B, H, S)."""
+        """Change of the loss as the weight of each part grows, (P, B, H, S)."""
         return (g * (outputs - merged)).sum(axis=-1)
 
     def of_outputs(self, x: MergeGrad, weights: Array, g: Array) -> Array:
-        """GRAD-37, GRAD-38."""
+        """GRAD-37, GRAD-38: the gradient of outputs; 0 where a part has no key."""
         return np.where(np.isneginf(x.lses)[..., None], x.work(0), weights[..., None] * g)
 
     def of_lses(self, x: MergeGrad, weights: Array, pulls: Array, h: Array) -> Array:
-        """GRAD-37, GRAD-38."""
+        """GRAD-37, GRAD-38: the gradient of lses; 0 where a part has no key."""
         return np.where(np.isneginf(x.lses), x.work(0), weights * (pulls + h))
 
     def stored(self, x: MergeGrad, grad_outputs: Array) -> Array:
-        """GRAD-36."""
+        """GRAD-36: the gradient of outputs as it is returned."""
         return grad_outputs.astype(x.outputs.dtype)
 
     def stored_lses(self, x: MergeGrad, grad_lses: Array) -> Array:
-        """GRAD-36."""
+        """GRAD-36: the gradient of lses as it is returned."""
         return grad_lses

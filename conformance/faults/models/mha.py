@@ -1,7 +1,7 @@
-"""Multi-head layer and sub-layer in steps, all correct, around the attention of sdpa.py.
+"""Multi-head layer and sub-layer, split into steps that are all correct, around the attention of sdpa.py.
 
-A fault of a layer is either a step of the layer done wrongly or a layer with another attention.  What ``attend``
-returns are the records of the layers' reference, so that the layers' error bounds apply to what a fault computes.
+A fault of a layer either gets one of its steps wrong or uses a wrong attention.  ``attend`` returns the same records as
+the reference of the layers, so that the error bounds of layers apply to the results of a fault.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attention_conformance.impls.validate import check_layer
 
 @dataclass(frozen=True)
 class LayerCall:
-    """One call of mha or sublayer: arrays as they were given, options with their defaults, the dtype to compute in."""
+    """One call of mha or sublayer: its arrays unchanged, options with their defaults, and the working dtype."""
 
     x_q: Array
     w_q: Array
@@ -54,12 +54,12 @@ class LayerCall:
 
     @property
     def unbatched(self) -> bool:
-        """MHA-16: inputs (S, E)."""
+        """MHA-16: whether the inputs are (S, E)."""
         return self.x_q.ndim == 2
 
 
 class Layer(Model):
-    """The steps of mha, each correct; ``x`` is the call, and what is between them is batch-first, (B, S, …)."""
+    """The steps of mha, each correct; ``x`` is the call, and arrays between the steps are batch-first, (B, S, …)."""
 
     operator: ClassVar[str] = "mha"
     #: The attention of every head.
@@ -69,7 +69,7 @@ class Layer(Model):
         self.inner = self.attention()
 
     def __call__(self, x_q: Array, w_q: Array, w_k: Array, w_v: Array, **keywords: Any) -> Any:
-        """The operator as a plug-in gives it; half precision is computed in float32."""
+        """The operator, called as a plug-in is; half precision is computed in float32."""
         x = LayerCall(x_q, w_q, w_k, w_v, **keywords)
         self.check(x)
         x = replace(x, work=working_dtype(x.dtype))
@@ -77,20 +77,20 @@ class Layer(Model):
             return self.results(x, self.attend(x))
 
     def check(self, x: LayerCall) -> None:
-        """MHA-19 to MHA-21: refuse what does not fit together."""
+        """MHA-19 to MHA-21: refuse inputs that do not fit together."""
         names = ("w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o", "gamma", "beta")
         check_layer(x.heads, x.x_q, x.x_kv, **{name: getattr(x, name) for name in names})
 
     def attend(self, x: LayerCall) -> LayerExpected | SublayerExpected:
-        """Every intermediate result, in the dtype computed in."""
+        """Every intermediate result, in the working dtype."""
         return self.layer(x, *self.inputs(x))
 
     def inputs(self, x: LayerCall) -> tuple[Array, Array]:
-        """MHA-3, MHA-4: the input of queries, and that of keys and values."""
+        """MHA-3, MHA-4: the input of the queries, and the input of the keys and values."""
         return self.batch_first(x, x.x_q), self.batch_first(x, x.x_q if x.x_kv is None else x.x_kv)
 
     def batch_first(self, x: LayerCall, array: Array) -> Array:
-        """MHA-16, MHA-17: an input as (B, S, E), in the dtype computed in."""
+        """MHA-16, MHA-17: an input as (B, S, E), in the working dtype."""
         array = array.astype(x.work)
         if x.unbatched:
             return array[None]
@@ -118,7 +118,7 @@ class Layer(Model):
         return self.project(x, "q", queries), self.project(x, "k", keys), self.project(x, "v", keys)
 
     def project(self, x: LayerCall, name: str, array: Array) -> Projection:
-        """MHA-2, MHA-12: the projection ``name`` of q, k, v and o."""
+        """MHA-2, MHA-12: the projection ``name``: q, k, v or o."""
         w, b = self.weight(x, name).astype(x.work), self.bias(x, name)
         b = None if b is None else b.astype(x.work)
         product = self.product(x, array, w)
@@ -129,12 +129,12 @@ class Layer(Model):
         return array @ w
 
     def weight(self, x: LayerCall, name: str) -> Array:
-        """(inputs, outputs)."""
+        """The weight of a projection, (inputs, outputs)."""
         weight: Array = getattr(x, f"w_{name}")
         return weight
 
     def bias(self, x: LayerCall, name: str) -> Array | None:
-        """(outputs,), or None."""
+        """The bias of a projection, (outputs,), or None."""
         bias: Array | None = getattr(x, f"b_{name}")
         return bias
 
@@ -147,7 +147,7 @@ class Layer(Model):
         return self.inner.attend(inputs)
 
     def inputs_of_heads(self, x: LayerCall, q: Array, k: Array, v: Array) -> Inputs:
-        """Inputs of the attention within; unbatched masks (H, Sq, Sk) broadcast as they are."""
+        """Inputs of the inner attention; unbatched masks (H, Sq, Sk) broadcast unchanged."""
         bias = None if x.bias is None else x.bias.astype(x.work)
         masks = {"mask": x.mask, "bias": bias, "is_causal": x.is_causal, "kv_lengths": x.kv_lengths}
         return Inputs(q, k, v, **masks, scale=x.scale, work=x.work, stored=x.dtype)  # type: ignore[arg-type]
@@ -163,23 +163,23 @@ class Layer(Model):
         return output.swapaxes(1, 2).reshape(batch, length, heads * width)
 
     def out(self, x: LayerCall, combined: Array) -> Projection | None:
-        """MHA-12."""
+        """MHA-12: the output projection, or None without w_o."""
         return None if x.w_o is None else self.project(x, "o", combined)
 
     # What is returned.
 
     def weights(self, x: LayerCall, weights: Array) -> Array:
-        """MHA-14, MHA-15: of every head, or averaged."""
+        """MHA-14, MHA-15: the weights of every head, or their average."""
         return weights.mean(axis=1) if x.average_weights else weights
 
     def returned(self, x: LayerCall, output: Array) -> Array:
-        """MHA-16, MHA-17: (B, Sq, Eo) as the call returns it."""
+        """MHA-16, MHA-17: the output (B, Sq, Eo) in the form that the call returns."""
         if x.unbatched:
             return output[0]
         return output.swapaxes(0, 1) if x.sequence_first else output
 
     def form(self, x: LayerCall) -> Form:
-        """Form that ``returned`` and ``weights`` give results, for the error bound."""
+        """Form into which ``returned`` and ``weights`` bring results, for the error bound."""
         return Form(x.unbatched, x.sequence_first and not x.unbatched, x.average_weights)
 
     def results(self, x: LayerCall, found: LayerExpected | SublayerExpected) -> Any:
@@ -209,11 +209,11 @@ class Sublayer(Layer):
         return SublayerExpected(self.returned(x, output), layer, norm, residual, self.norm_first(x))
 
     def norm_first(self, x: LayerCall) -> bool:
-        """SUB-1, SUB-2."""
+        """SUB-1, SUB-2: whether the norm comes before the layer."""
         return x.pre_norm
 
     def normalised_inputs(self, x: LayerCall, norm: Norm, keys: Array) -> tuple[Array, Array]:
-        """SUB-2: the layer's inputs in pre-norm; another input is not normalised."""
+        """SUB-2: the layer's inputs in pre-norm; x_kv is not normalised."""
         return norm.result, norm.result if x.x_kv is None else keys
 
     def added(self, x: LayerCall, layer: LayerExpected) -> Array:
@@ -221,13 +221,13 @@ class Sublayer(Layer):
         return layer.combined if layer.out is None else layer.out.result
 
     def sum(self, x: LayerCall, queries: Array, norm: Norm | None, added: Array) -> Array:
-        """The residual sum; ``norm`` is that of pre-norm."""
+        """The residual sum; ``norm`` is the norm of pre-norm, or None in post-norm."""
         return queries + added
 
     # Layer normalisation.
 
     def norm(self, x: LayerCall, z: Array) -> Norm:
-        """SUB-3, (B, S, E)."""
+        """SUB-3: layer normalisation of ``z``, (B, S, E)."""
         mean, var = self.moments(x, z)
         normalised = (z - mean) / self.deviation(x, var)
         gamma, beta = (np.zeros(0) if a is None else a.astype(x.work) for a in (x.gamma, x.beta))
@@ -240,17 +240,17 @@ class Sublayer(Layer):
         return mean, self.mean((z - mean) ** 2)
 
     def mean(self, array: Array) -> Array:
-        """Over the axis that is normalised."""
+        """Mean over the normalised axis."""
         return array.mean(axis=2, keepdims=True)
 
     def epsilon(self, x: LayerCall) -> float:
-        """SUB-5."""
+        """SUB-5: the number that is added to the variance."""
         return x.epsilon
 
     def deviation(self, x: LayerCall, var: Array) -> Array:
-        """SUB-5: what is divided by."""
+        """SUB-5: the divisor."""
         return np.sqrt(var + x.work(self.epsilon(x)))
 
     def affine(self, x: LayerCall, normalised: Array, gamma: Array, beta: Array) -> Array:
-        """SUB-6."""
+        """SUB-6: the normalised rows, times gamma, plus beta."""
         return normalised * gamma + beta

@@ -1,6 +1,6 @@
-"""Backward pass of the multi-head layer in steps, all correct, over the layer of mha.py and the heads of gradients.py.
+"""Backward pass of the multi-head layer in correct steps, over the layer of mha.py and the heads of gradients.py.
 
-A fault is a step of the chain rule around the heads done wrongly, or a layer whose heads have another backward pass.
+A fault gets a step of the chain rule around the heads wrong, or uses a wrong backward pass in the heads.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from attention_conformance.conformance.spec.mha import LayerExpected
 from attention_conformance.impls.numpy.parts import working_dtype
 from attention_conformance.impls.operators import MHA_GRAD
 
-#: Gradients by the names of what they are of.
+#: Gradients by the names of the arrays that they belong to.
 Gradients = dict[str, Array]
 
 
 class LayerBackward(Model):
     """The steps of mha_grad, each correct; ``x`` is the call, ``found`` the forward pass.
 
-    What is between the steps is batch-first, (B, S, …); ``name`` is that of a projection, of q, k, v or o.
+    Arrays between the steps are batch-first, (B, S, …); ``name`` is the name of a projection: q, k, v or o.
     """
 
     operator: ClassVar[str] = "mha_grad"
@@ -46,7 +46,7 @@ class LayerBackward(Model):
         return tuple(self.stored(x, array) for array in self.ordered(x, grads))
 
     def checked(self, x: LayerCall, g: Array) -> Array:
-        """GRAD-27: refuse what does not fit together; the gradient to compute with."""
+        """GRAD-27: the gradient to compute with; inputs that do not fit together are refused."""
         self.layer.check(x)
         if g.shape != self.shape(x) or g.dtype != x.dtype:
             raise ValueError(f"grad_output of shape {g.shape} and dtype {g.dtype} does not fit")
@@ -57,7 +57,7 @@ class LayerBackward(Model):
         return (*x.x_q.shape[:-1], (x.w_v if x.w_o is None else x.w_o).shape[1])
 
     def gradients(self, x: LayerCall, dy: Array) -> Gradients:
-        """All of them, by name, in the dtype computed in."""
+        """All gradients, by name, in the working dtype."""
         queries, keys = self.layer.inputs(x)
         found = self.layer.layer(x, queries, keys)
         d = self.of_heads(x, found, self.d_combined(x, dy))
@@ -81,11 +81,11 @@ class LayerBackward(Model):
         return dy if x.w_o is None else self.through(x, "o", dy)
 
     def combined(self, x: LayerCall, found: LayerExpected) -> Array:
-        """GRAD-21: what w_o multiplies."""
+        """GRAD-21: the input of w_o."""
         return found.combined
 
     def of_heads(self, x: LayerCall, found: LayerExpected, d: Array) -> Gradients:
-        """GRAD-20: dQ, dK and dV as q, k and v, and the gradient of bias."""
+        """GRAD-20: dQ, dK and dV under the names q, k and v, and the gradient of bias."""
         q, k, v = (self.layer.split(x, "qkv"[at], p.result) for at, p in enumerate((found.q, found.k, found.v)))
         grads = self.inner.gradients(self.layer.inputs_of_heads(x, q, k, v), self.split(x, d))
         named = {name: self.combine(x, name, grad) for name, grad in zip("qkv", grads, strict=False)}
@@ -102,11 +102,11 @@ class LayerBackward(Model):
     # Projections.
 
     def of_weight(self, x: LayerCall, name: str, array: Array, d: Array) -> Array:
-        """GRAD-17, GRAD-21: of the weight that multiplies ``array``, from the gradient of the product."""
+        """GRAD-17, GRAD-21: the gradient of the weight that multiplies ``array``, from that of the product."""
         return self.over_samples(x, name, array.swapaxes(1, 2) @ d)
 
     def of_bias(self, x: LayerCall, name: str, d: Array) -> Array:
-        """GRAD-18, GRAD-21: the sum of rows."""
+        """GRAD-18, GRAD-21: the gradient of a bias, the sum over rows."""
         return self.over_samples(x, name, d.sum(axis=1))
 
     def over_samples(self, x: LayerCall, name: str, parts: Array) -> Array:
@@ -114,11 +114,11 @@ class LayerBackward(Model):
         return parts.sum(axis=0)
 
     def through(self, x: LayerCall, name: str, d: Array) -> Array:
-        """GRAD-19, GRAD-21: the gradient of what a weight multiplies."""
+        """GRAD-19, GRAD-21: the gradient of the input of a weight."""
         return d @ self.layer.weight(x, name).astype(x.work).T
 
     def of_inputs(self, x: LayerCall, d: Gradients) -> Gradients:
-        """GRAD-19."""
+        """GRAD-19: the gradients of x_q and x_kv."""
         parts = {name: self.through(x, name, d[name]) for name in "qkv"}
         if x.x_kv is None:
             return {"x_q": self.added(x, parts)}
@@ -131,10 +131,10 @@ class LayerBackward(Model):
     # What is returned.
 
     def ordered(self, x: LayerCall, grads: Gradients) -> list[Array]:
-        """GRAD-16: of what is given, in its order."""
+        """GRAD-16: the gradients of the given arrays, in their order."""
         names = MHA_GRAD.returned({name for name in MHA_GRAD.arrays if getattr(x, name) is not None})
         return [grads[name.removeprefix("grad_")] for name in names]
 
     def stored(self, x: LayerCall, grad: Array) -> Array:
-        """GRAD-10."""
+        """GRAD-10: a gradient as it is returned."""
         return grad.astype(x.dtype)

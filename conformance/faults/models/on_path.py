@@ -1,7 +1,7 @@
-"""Faults on one path of a kernel: right everywhere, but for calls that take the path (cases/kernel_paths.py).
+"""Faults on one path of a kernel: right everywhere except in calls that take the path (cases/kernel_paths.py).
 
-A mistake is a form of correct attention with a path: its tiles are the path's.  Bound to one it becomes a fault, whose
-methods are those of correct attention for every call that does not take that path.
+A mistake is attention with a wrong step, whose tiles are those of a path.  Bound to a path it becomes a fault, whose
+methods are those of correct attention in every call that does not take the path.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 from attention_conformance.conformance.cases.kernel_paths import Call, KernelPath, kernel_paths
 from attention_conformance.conformance.faults.models.sdpa import Attention, Inputs
 
-#: Keywords of a call that conditions may ask for.
+#: Keywords of a call that conditions may test.
 _KEYWORDS = (
     "mask",
     "bias",
@@ -29,7 +29,7 @@ _KEYWORDS = (
 )
 
 
-#: Steps that do nothing without an option.
+#: Steps that do nothing without an option, with the name of that option.
 _OPTION_OF_STEP = {
     "mask_allows": "mask",
     "added": "bias",
@@ -44,16 +44,16 @@ _OPTION_OF_STEP = {
 
 
 class Mistake(Attention):
-    """Attention with one mistake, everywhere; ``path`` gives it the tiles."""
+    """Attention with one mistake in every call; ``path`` sets its tiles."""
 
-    #: The clause that it breaks, and what it does, in the words of a diagnosis.
+    #: The clause that it breaks, and a description of it in the words of a diagnosis.
     clause: ClassVar[str]
     title: ClassVar[str]
     path: ClassVar[KernelPath]
 
     @classmethod
     def shows_with(cls) -> frozenset[str]:
-        """Options without which the mistake changes nothing; none for one of scores, sums or heads."""
+        """Options without which the mistake changes nothing; empty for a mistake of scores, sums or heads."""
         return frozenset(option for step, option in _OPTION_OF_STEP.items() if step in _changed(cls))
 
     @property
@@ -71,7 +71,7 @@ Class = TypeVar("Class", bound=type[Mistake])
 
 
 def mistake(clause: str, title: str) -> Callable[[Class], Class]:
-    """Say which clause a mistake breaks and what it does."""
+    """Set the clause that a mistake breaks, and its title."""
 
     def said(make: Class) -> Class:
         make.clause, make.title = clause, title
@@ -118,7 +118,7 @@ def bound(path: str, make: type[Attention], name: str) -> type[Mistake]:
 
 
 def _changed(make: type[Mistake]) -> list[str]:
-    """The steps of correct attention that a mistake has of its own."""
+    """The steps of correct attention that a mistake overrides."""
     before = make.__mro__[: make.__mro__.index(Attention)]
     own = {name for each in before for name, value in vars(each).items() if callable(value)}
     return sorted(name for name in own if not name.startswith("__") and name in dir(Attention))

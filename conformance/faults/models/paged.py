@@ -1,6 +1,6 @@
-"""Paged caches in steps, all correct: the slots of every sequence by its table, then packed attention of varlen.py.
+"""Paged caches in correct steps: the table gives the slots of every sequence, and varlen.py attends over them.
 
-The caches are one row of slots, page after page, so that the keys of a sequence are indices as they are in a pack.
+The caches are flattened to one row of slots, page after page, so that the keys of a sequence are indices, as in a pack.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from attention_conformance.impls.validate import check_pages
 
 @dataclass(frozen=True)
 class Pages(Pack):
-    """One call; ``k`` and ``v`` are the caches as slots, (pages · P, Hkv, width), ``cu_seqlens_k`` is not used."""
+    """One call; ``k`` and ``v`` are the caches as slots, (pages · P, Hkv, width); ``cu_seqlens_k`` is not used."""
 
     table: Array = field(default_factory=lambda: np.zeros((0, 0), np.int32))
     lengths: Array = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -28,7 +28,7 @@ class Pages(Pack):
 
 
 class Paged(Packed):
-    """The steps of paged, each correct; ``x`` is the call, ``n`` the sequence, ``j`` places in it."""
+    """The steps of paged, each correct; ``x`` is the call, ``n`` the sequence, ``j`` the places of keys in it."""
 
     operator: ClassVar[str] = "paged"
 
@@ -51,7 +51,7 @@ class Paged(Packed):
         return_lse: bool = False,
         **options: Any,
     ) -> Any:
-        """Paged as a plug-in gives it; over caches with scales it computes in float32 at least."""
+        """Paged, called as a plug-in is; over caches with scales it computes in float32 at least."""
         scales = () if k_scale is None and v_scale is None else (k_scale, v_scale)
         self.check_pages(q, k_cache, v_cache, cu_seqlens_q, block_table, kv_lengths, *scales)
         dtype = q.dtype
@@ -87,7 +87,7 @@ class Paged(Packed):
     def dequantised(
         self, k_cache: Array, v_cache: Array, k_scale: Array, v_scale: Array, table: Array, dtype: np.dtype
     ) -> tuple[Array, Array]:
-        """PAGED-14: what the caches stand for."""
+        """PAGED-14: the numbers that the caches stand for."""
         k, v = self.numbers(k_cache).astype(dtype), self.numbers(v_cache).astype(dtype)
         return k * self.key_scale(k_scale, table).astype(dtype), v * self.value_scale(v_scale, k_scale).astype(dtype)
 
@@ -104,7 +104,7 @@ class Paged(Packed):
         return scale
 
     def check_pages(self, *arrays: Array) -> None:
-        """PAGED-12: refuse what does not fit."""
+        """PAGED-12: refuse inputs that do not fit together."""
         check_pages(*arrays)
 
     def length(self, x: Any, n: int) -> int:
@@ -112,7 +112,7 @@ class Paged(Packed):
         return int(x.lengths[n])
 
     def places(self, x: Any, n: int) -> Array:
-        """The places j of the keys that are looked at."""
+        """The places j of the keys that are read."""
         return np.arange(self.length(x, n))
 
     def row(self, x: Any, n: int) -> Array:
@@ -128,12 +128,12 @@ class Paged(Packed):
         return j % x.page
 
     def keys(self, x: Any, n: int) -> Array:
-        """PAGED-1: the slots of a sequence's keys; what is read beyond the cache is one of its ends."""
+        """PAGED-1: the slots of a sequence's keys; slots beyond the cache are clamped to its ends."""
         j = self.places(x, n)
         return np.clip(self.blocks(x, n, j) * x.page + self.slots(x, n, j), 0, len(x.k) - 1)
 
     def taken(self, x: Any, n: int, rows: Array, keys: Array) -> tuple[Array, Array, Array]:
-        """The queries, keys and values of a sequence, new ones among them."""
+        """The queries, keys and values of a sequence, including the new ones."""
         q, k, v = super().taken(x, n, rows, keys)
         if x.k_new is not None and x.v_new is not None and len(rows):
             at = self.new_places(x, n, rows, keys)

@@ -1,7 +1,7 @@
-"""Attention over ranks: each has a block of the rows, meets the blocks of keys in turn, and merges what it computed.
+"""Attention over ranks: each has a block of rows, attends to the blocks of keys in turn, and merges the results.
 
-Source: Liu, Zaharia & Abbeel 2023 (ring attention).  Nothing is sent here: what a ring sends wrongly shows in its
-results alone.  Two ranks have contiguous blocks, of which the last may be shorter.
+Source: Liu, Zaharia & Abbeel 2023 (ring attention).  Nothing is sent here: an error in what a ring sends shows only
+in its results.  Two ranks have contiguous blocks, and the last block may be shorter.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ class Ring(Attention):
         return output, np.exp(s - np.where(np.isneginf(lse), x.work(0), lse)), lse[..., 0]
 
     def met(self, x: Inputs, rank: int) -> list[int]:
-        """The ranks whose keys a rank meets, its own first."""
+        """The ranks whose keys a rank meets, in order; its own come first."""
         return [(rank - step) % RANKS for step in range(RANKS)]
 
     def state(self, x: Inputs, s: Array, allowed: Array, v: Array) -> State:
-        """State of the softmax over a block."""
+        """Output and lse over one block of keys."""
         output, _, lse = super().mixed(replace(x, sinks=None), s, allowed, v)
         return output, lse[..., None]
 
     def sink(self, x: Inputs, like: State) -> list[State]:
-        """SDPA-38: the sink as one state more, whose value is 0."""
+        """SDPA-38: the sink as an additional state, whose value is 0."""
         lse = np.broadcast_to(self.sinks(x)[:, None, None], like[1].shape)
         return [] if x.sinks is None else [(np.zeros_like(like[0]), lse)]
 
     def merged(self, x: Inputs, states: list[State]) -> State:
-        """MERGE-2, MERGE-3."""
+        """MERGE-2, MERGE-3: output and lse over all states."""
         outputs, lses = (np.stack(each) for each in zip(*states, strict=True))
         top = lses.max(axis=0)
         powers = np.exp(lses - np.where(np.isneginf(top), x.work(0), top))

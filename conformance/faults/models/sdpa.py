@@ -1,6 +1,6 @@
-"""Attention in steps: one small method for each, all correct, so that a fault overrides one of them and nothing else.
+"""Attention in steps, each a small correct method, so that a fault overrides one of them and nothing else.
 
-A model is the operator written so; its faults are subclasses of it.
+A model is an operator written in this way; its faults are subclasses of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Inputs:
-    """One call: arrays as they were given, options with their defaults, and the dtype to compute in."""
+    """One call: its arrays unchanged, options with their defaults, and the working dtype."""
 
     q: Array
     k: Array
@@ -37,7 +37,7 @@ class Inputs:
     return_weights: bool = False
     return_lse: bool = False
     work: type[np.floating[Any]] = np.float64
-    #: The storage dtype where q is in the dtype computed in, within a layer.
+    #: The storage dtype within a layer, where q is in the working dtype already.
     stored: np.dtype | None = None
     sinks: Array | None = None
     past_key: Array | None = None
@@ -73,7 +73,7 @@ class Inputs:
 
 
 class Model:
-    """An operator in steps; a fault is a subclass, and is called as the operator is."""
+    """An operator in steps; a fault is a subclass, and is called like the operator."""
 
     operator: ClassVar[str]
 
@@ -92,7 +92,7 @@ class Attention(Model):
     operator: ClassVar[str] = "sdpa"
 
     def __call__(self, q: Array, k: Array, v: Array, **keywords: Any) -> Any:
-        """Sdpa as a plug-in gives it: shapes and keywords as in impls.contract, half precision computed in float32."""
+        """Sdpa, called as a plug-in is: arguments as in impls.contract, half precision computed in float32."""
         x = Inputs(q, k, v, **keywords)
         self.check_past(x)
         x = self.joined(x)
@@ -113,7 +113,7 @@ class Attention(Model):
         return replace(x, k=np.concatenate([x.past_key, x.k], 2), v=np.concatenate([x.past_value, x.v], 2))
 
     def check(self, x: Inputs) -> None:
-        """SDPA-31 to SDPA-36: refuse what does not fit together."""
+        """SDPA-31 to SDPA-36: refuse inputs that do not fit together."""
         check_inputs(x.q, x.k, x.v, x.mask, x.bias, x.sinks)
         check_by_head(x.q, alibi_slopes=x.alibi_slopes, head_scale=x.head_scale)
         check_rotary(x.q, x.rotary_cos, x.rotary_sin)
@@ -124,7 +124,7 @@ class Attention(Model):
         check_masks(x.q, x.k, x.block_mask, x.block_size, x.tree_parents)
 
     def attend(self, x: Inputs) -> Expected:
-        """Every intermediate result, in the dtype computed in."""
+        """Every intermediate result, in the working dtype."""
         q, k, v = self.operands(x)
         raw = self.scores(x, q, k)
         raw = raw if x.head_scale is None else raw * self.head_scale(x)[:, None, None]
@@ -145,11 +145,11 @@ class Attention(Model):
         return self.turned(x, q, self.rotary_rows(x)), self.turned(x, k, self.keys(x)[None]), v
 
     def rotary_rows(self, x: Inputs) -> Array:
-        """SDPA-44: the places of the rows in the tables, (B or 1, Sq)."""
+        """SDPA-44: the positions of the rows in the tables, (B or 1, Sq)."""
         return self.diagonal(x)[:, 0, :, 0]
 
     def turned(self, x: Inputs, rows: Array, place: Array) -> Array:
-        """SDPA-44: queries or keys (B, Hq, S, D), turned by their places (B or 1, S)."""
+        """SDPA-44: queries or keys (B, Hq, S, D), rotated by their positions (B or 1, S)."""
         return np.asarray(rotated(rows, *self.tables(x), place, self.interleaved(x)))
 
     def tables(self, x: Inputs) -> tuple[Array, Array]:
@@ -159,7 +159,7 @@ class Attention(Model):
         return x.rotary_cos.astype(x.work), x.rotary_sin.astype(x.work)
 
     def interleaved(self, x: Inputs) -> bool:
-        """SDPA-44: which columns are a pair."""
+        """SDPA-44: whether neighbouring columns form a pair."""
         return x.rotary_interleaved
 
     def heads(self, x: Inputs, array: Array) -> Array:
@@ -167,7 +167,7 @@ class Attention(Model):
         return np.repeat(array, x.group, axis=1)
 
     def scale(self, x: Inputs) -> float:
-        """SDPA-3, SDPA-4."""
+        """SDPA-3, SDPA-4: the given scale, or the default."""
         return self.default_scale(x) if x.scale is None else x.scale
 
     def default_scale(self, x: Inputs) -> float:
@@ -181,11 +181,11 @@ class Attention(Model):
         return (q * x.work(before)) @ k.swapaxes(2, 3) * x.work(after)
 
     def capped(self, x: Inputs, s: Array) -> Array:
-        """SDPA-5."""
+        """SDPA-5: the scores after softcap."""
         return s if x.softcap is None else x.work(x.softcap) * np.tanh(s / x.work(x.softcap))
 
     def added(self, x: Inputs, s: Array) -> Array:
-        """SDPA-6."""
+        """SDPA-6: the scores with the bias added."""
         return s if x.bias is None else s + self.spread(x, x.bias).astype(x.work)
 
     def spread(self, x: Inputs, array: Array) -> Array:
@@ -198,18 +198,18 @@ class Attention(Model):
         return x.head_scale.astype(x.work)
 
     def slopes(self, x: Inputs) -> Array:
-        """SDPA-42: of each query head, (Hq,)."""
+        """SDPA-42: the slope of each query head, (Hq,)."""
         assert x.alibi_slopes is not None
         return x.alibi_slopes.astype(x.work)
 
     def distance(self, x: Inputs) -> Array:
-        """SDPA-42: from where a row stands to each key, (B or 1, 1, Sq, Sk)."""
+        """SDPA-42: the distance from the position of each row to each key, (B or 1, 1, Sq, Sk)."""
         return np.abs(self.diagonal(x) - self.keys(x))
 
     # Which keys are allowed.
 
     def allowed(self, x: Inputs) -> Array:
-        """SDPA-13: allowed by all that is given."""
+        """SDPA-13: the keys that everything given allows."""
         return (
             self.mask_allows(x)
             & self.bias_allows(x)
@@ -245,12 +245,12 @@ class Attention(Model):
         return table[:, :, rows][..., keys]
 
     def parents(self, x: Inputs) -> Array:
-        """TREE-1: the node before each one, (B or 1, Sq), −1 for none."""
+        """TREE-1: the parent of each node, (B or 1, Sq); −1 for none."""
         assert x.tree_parents is not None
         return np.atleast_2d(x.tree_parents)
 
     def seen_nodes(self, x: Inputs) -> Array:
-        """TREE-1: nodes that a node attends to, itself and its ancestors, (B or 1, Sq, Sq)."""
+        """TREE-1: the nodes that each node attends to: itself and its ancestors, (B or 1, Sq, Sq)."""
         parents = self.parents(x)
         seen = np.eye(x.shape[2], dtype=bool) | np.zeros((len(parents), 1, 1), bool)
         for node in range(x.shape[2]):
@@ -263,7 +263,7 @@ class Attention(Model):
         return self.keys(x) < self.offset(x)
 
     def tree_allows(self, x: Inputs) -> Array:
-        """TREE-1: the keys before the tree and those of nodes."""
+        """TREE-1: the keys before the tree, and the keys of the nodes that are seen."""
         seen, place = self.seen_nodes(x)[:, None], self.keys(x) - self.offset(x)
         inside = (place >= 0) & (place < x.shape[2])
         full = np.broadcast_to(seen, (x.shape[0], 1, x.shape[2], x.shape[2]))
@@ -275,11 +275,11 @@ class Attention(Model):
         return np.ones(x.shape, bool) if x.bias is None else ~np.isneginf(self.spread(x, x.bias))
 
     def keys(self, x: Inputs) -> Array:
-        """The indices j, (Sk,)."""
+        """The key indices j, (Sk,)."""
         return np.arange(x.k.shape[2])
 
     def offset(self, x: Inputs) -> Array:
-        """SDPA-10: by batch, (B or 1, 1, 1, 1)."""
+        """SDPA-10: the causal offset of each batch, (B or 1, 1, 1, 1)."""
         return np.reshape(self.default_offset(x) if x.causal_offset is None else x.causal_offset, (-1, 1, 1, 1))
 
     def default_offset(self, x: Inputs) -> int:
@@ -287,19 +287,19 @@ class Attention(Model):
         return x.past
 
     def diagonal(self, x: Inputs) -> Array:
-        """The key that row i stands at, (B or 1, 1, Sq, 1)."""
+        """The key index of the diagonal in each row, (B or 1, 1, Sq, 1)."""
         return np.arange(x.q.shape[2])[:, None] + self.offset(x)
 
     def causal_allows(self, x: Inputs) -> Array:
-        """SDPA-9."""
+        """SDPA-9: the keys up to the diagonal."""
         return self.keys(x) <= self.diagonal(x) if x.is_causal else np.ones(x.shape, bool)
 
     def window(self, x: Inputs) -> tuple[int | None, int | None]:
-        """SDPA-11: keys to the left and to the right; None is open."""
+        """SDPA-11: the numbers of keys to the left and to the right; None is unlimited."""
         return x.window or (None, None)
 
     def window_allows(self, x: Inputs) -> Array:
-        """SDPA-11, around the diagonal."""
+        """SDPA-11: the keys of the window around the diagonal."""
         left, right = self.window(x)
         allowed = np.ones(x.shape, bool)
         if left is not None:
@@ -309,7 +309,7 @@ class Attention(Model):
         return allowed
 
     def lengths_allow(self, x: Inputs) -> Array:
-        """SDPA-12."""
+        """SDPA-12: the keys before the key length."""
         if x.kv_lengths is None:
             return np.ones(x.shape, bool)
         return np.broadcast_to(self.keys(x) < np.reshape(x.kv_lengths, (-1, 1, 1, 1)), x.shape)
@@ -321,28 +321,28 @@ class Attention(Model):
     # Softmax and the weighted sum.
 
     def sinks(self, x: Inputs) -> Array:
-        """SDPA-38: the score of one key more, (Hq,); −inf, which changes nothing, where no sinks are given."""
+        """SDPA-38: the score of one additional key, (Hq,); −inf, which changes nothing, where no sinks are given."""
         return np.full(x.q.shape[1], -np.inf, x.work) if x.sinks is None else x.sinks.astype(x.work)
 
     def mixed(self, x: Inputs, s: Array, allowed: Array, v: Array) -> tuple[Array, Array, Array]:
-        """Output, weights and lse (with an axis of length 1 less than the scores)."""
+        """Output, weights, and lse (B, Hq, Sq)."""
         weights, lse = self.softmax(x, s, allowed)
         return self.summed(x, weights, allowed, v), weights, lse
 
     def softmax(self, x: Inputs, s: Array, allowed: Array) -> tuple[Array, Array]:
-        """SDPA-14, SDPA-15, SDPA-19."""
+        """SDPA-14, SDPA-15, SDPA-19: the weights, and lse (B, Hq, Sq)."""
         top = self.top(x, s)
         powers = self.powers(x, s, top)
         total = self.total(x, powers) + self.sink_power(x, top)
         return self.normalized(x, powers, total, allowed), self.lse(x, top, total, allowed)[..., 0]
 
     def top(self, x: Inputs, s: Array) -> Array:
-        """Number that is taken off before exp: the largest score of the row, 0 for a fully masked row."""
+        """Number that is subtracted before exp: the largest score of the row, 0 for a fully masked row."""
         top = self.sink_top(x, s.max(axis=3, keepdims=True, initial=-np.inf))
         return np.where(np.isneginf(top), x.work(0), top)
 
     def sink_top(self, x: Inputs, top: Array) -> Array:
-        """SDPA-38: the largest score of the row, the sink among them."""
+        """SDPA-38: the largest score of the row, including the sink."""
         return np.maximum(top, self.sinks(x)[:, None, None])
 
     def powers(self, x: Inputs, s: Array, top: Array) -> Array:
@@ -350,7 +350,7 @@ class Attention(Model):
         return np.exp(s - top)
 
     def total(self, x: Inputs, powers: Array) -> Array:
-        """Sum that the keys add to the denominator, (B, Hq, Sq, 1)."""
+        """Sum over the keys for the denominator, (B, Hq, Sq, 1)."""
         return powers.sum(axis=3, keepdims=True)
 
     def sink_power(self, x: Inputs, top: Array) -> Array:
@@ -363,11 +363,11 @@ class Attention(Model):
         return powers / np.where(total == 0, x.work(1), total)
 
     def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:
-        """SDPA-19, (B, Hq, Sq, 1)."""
+        """SDPA-19: the log-sum-exp, (B, Hq, Sq, 1)."""
         return np.where(total == 0, x.work(-np.inf), top + np.log(np.where(total == 0, x.work(1), total)))
 
     def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
-        """SDPA-16, SDPA-22, SDPA-23."""
+        """SDPA-16, SDPA-22, SDPA-23: the weighted sum of v."""
         output = weights @ finite_part(v)
         if not np.isfinite(v).all():
             add_special(output, allowed, v)
@@ -387,7 +387,7 @@ class Attention(Model):
         return tuple(results) if len(results) > 1 else results[0]
 
     def present(self, x: Inputs) -> tuple[Array, Array]:
-        """DEC-3: what the next step is given as its past."""
+        """DEC-3: the keys and values that the next step gets as its past."""
         return x.k, x.v
 
     def stored(self, x: Inputs, output: Array) -> Array:

@@ -1,8 +1,8 @@
-"""Steps of a fault: whether any that it does wrongly differs on a case, without computing the rest again.
+"""Steps of a fault: whether any overridden step differs on a case, without computing the other steps again.
 
-A fault overrides a few methods of a correct model.  The correct one is run once a case, and what each of its methods
-was given and returned is kept.  Where the fault's own methods return the same bits for the same arguments, its whole
-result is the correct one: most faults show on few cases, so that most calls need not be made.
+A fault overrides a few methods of a correct model.  The correct model is run once per case, and the arguments and
+results of each of its methods are kept.  Where the fault's own methods return the same bits for the same arguments, its
+whole result is the correct one.  Most faults show on few cases, so that most calls need not be made.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from attention_conformance.conformance.run_case import request
 from attention_conformance.impls.calls import Reply, call
 from attention_conformance.impls.contract import Implementation
 
-#: The correct models that faults are forms of.
+#: The correct models that faults derive from.
 CORRECT: tuple[type[Model], ...] = (
     Tiled,
     Attention,
@@ -48,14 +48,14 @@ CORRECT: tuple[type[Model], ...] = (
     Latent,
 )
 
-#: Faults that are about more than what their methods return: what stays behind, what is written to.
+#: Modules of faults with side effects: state that remains after a call, memory that is written to.
 _EFFECTS = (
     "attention_conformance.conformance.faults.merge.memory",
     "attention_conformance.conformance.faults.sdpa.memory",
     "attention_conformance.conformance.faults.sdpa.state",
 )
 
-#: Elements of the arguments above which a case is large; and of how many small and large ones the steps are kept.
+#: Elements of the arguments above which a case is large, and numbers of small and large cases whose steps are kept.
 LARGE, SMALL_KEPT, LARGE_KEPT = 20_000, 300, 16
 
 
@@ -74,13 +74,13 @@ class _Raised:
 
 
 def correct(make: type[Model]) -> type[Model]:
-    """The correct model that a fault is a form of."""
+    """The correct model that a fault derives from."""
     return next(each for each in make.__mro__ if each in CORRECT)
 
 
 @functools.cache
 def has_effects(make: type[Model]) -> bool:
-    """Whether a fault, or a model within it, is about more than what it returns, or holds more than other models."""
+    """Whether a fault, or a model inside it, has side effects, or holds anything other than models."""
     parts = _parts(make())
     if parts is None or any(each.__module__ in _EFFECTS for each in make.__mro__):
         return True
@@ -88,7 +88,7 @@ def has_effects(make: type[Model]) -> bool:
 
 
 def unchanged(make: type[Model], case: AnyCase, dtype: str) -> Reply | None:
-    """The correct reply to a case if a fault of its operator gives the same, bit by bit; None if that is not sure."""
+    """The correct reply to a case if a fault of its operator gives the same bits; None if that is not certain."""
     if has_effects(make):  # type: ignore[arg-type]  # a class is hashable
         return None
     fault = make()
@@ -100,20 +100,20 @@ def unchanged(make: type[Model], case: AnyCase, dtype: str) -> Reply | None:
 
 
 def adds_nothing(make: type[Model], base: type[Model], case: AnyCase, dtype: str) -> bool:
-    """Whether a form of a fault that has a second one gives, bit by bit, what the fault alone gives.
+    """Whether a fault with a second one added gives, bit by bit, the same as the fault without it.
 
     Parameters
     ----------
     make, base
-        The model of both faults, and the fault alone, of which it is a subclass.
+        The model with both faults, and its base class, the first fault only.
     case, dtype
         A case of their operator.
 
     Returns
     -------
     bool
-        True where every method that the second fault has of its own returns what the first returns in its place; False
-        if that is not sure.
+        True if every method that the second fault overrides returns what the first fault's method returns; False if
+        that is not certain.
     """
     if has_effects(make) or has_effects(base) or case.size[0] > LARGE:  # type: ignore[arg-type]  # a class is hashable
         return False
@@ -139,14 +139,14 @@ def _agrees(fault: Model, base: Model, path: str, steps: Steps) -> bool:
 
 
 def _parts(model: Model) -> dict[str, Model] | None:
-    """The models that one is made of, by name; None if it holds anything else."""
+    """The models inside a model, by name; None if it holds anything else."""
     held = vars(model)
     return held if all(isinstance(each, Model) for each in held.values()) else None
 
 
 @functools.cache
 def _overridden(make: type[Model], base: type[Model]) -> tuple[str, ...] | None:
-    """The methods of the correct model that a form of it has of its own; None if it differs in anything else."""
+    """The methods of the correct model that a subclass overrides; None if it differs in anything else."""
     if base not in make.__mro__:
         return None
     names: dict[str, None] = {}
@@ -230,7 +230,7 @@ def _fields(record: Any) -> list[Any]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two results are equal in type, memory order and every bit; False for what is not known here."""
+    """Whether two results are equal in type, memory order and every bit; False for types that are not known here."""
     if a is b:
         return True
     if type(a) is not type(b):

@@ -1,7 +1,8 @@
-"""Attention tile after tile with the online softmax, for faults that only tiles can have.
+"""Attention tile by tile with the online softmax, for faults that only tiles can have.
 
-Source: Milakov & Gimelshein 2018, Dao et al. 2022 (FlashAttention).  A running maximum, sum and output meet one tile
-of keys after the other; a tile that reaches past the last key is padded with keys of score −inf and value 0.
+Source: Milakov & Gimelshein 2018, Dao et al. 2022 (FlashAttention).  A running maximum, sum and output are updated
+with one tile of keys after the other; a tile that reaches past the last key is padded with keys of score −inf and
+value 0.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Tiled(Attention):
         return output, weights, lse[..., 0]
 
     def padded(self, x: Inputs, s: Array, allowed: Array, v: Array) -> tuple[Array, Array]:
-        """Scores and values with the last tile filled up."""
+        """Scores and values with the last tile padded."""
         missing = -s.shape[3] % self.tile
         s = np.concatenate([s, np.full((*s.shape[:3], missing), self.padding(x), s.dtype)], axis=3)
         return s, np.concatenate([v, np.zeros((*v.shape[:2], missing, v.shape[3]), v.dtype)], axis=2)
@@ -45,11 +46,11 @@ class Tiled(Attention):
         return -np.inf
 
     def first_keys(self, x: Inputs, keys: int) -> list[int]:
-        """First key of each tile, in the order in which they are met."""
+        """First key of each tile, in the order in which the tiles are processed."""
         return list(range(0, keys, self.tile))
 
     def start(self, x: Inputs, shape: tuple[int, ...], width: int) -> State:
-        """The running state before the first tile: nothing, or the sink, whose value is 0 (SDPA-38)."""
+        """The running state before the first tile: empty, or the sink, whose value is 0 (SDPA-38)."""
         top = np.broadcast_to(self.sinks(x)[:, None, None], shape)
         total = np.where(np.isneginf(top), x.work(0), x.work(1))
         return top, total, np.zeros((*shape[:3], width), x.work)
@@ -64,7 +65,7 @@ class Tiled(Attention):
         return highest, total * shrink + powers.sum(axis=3, keepdims=True), output * shrink + powers @ v
 
     def shrink(self, x: Inputs, index: int, top: Array, base: Array) -> Array:
-        """Factor of the state so far when the maximum rises."""
+        """Factor that rescales the state so far when the maximum rises."""
         return np.exp(top - base)
 
     def finished(self, x: Inputs, state: State) -> tuple[Array, Array]:

@@ -1,6 +1,6 @@
-"""Packed sequences in steps, all correct, around the attention of sdpa.py: one sequence after the other.
+"""Packed sequences in correct steps, around the attention of sdpa.py: one sequence after the other.
 
-A fault overrides which rows and keys a sequence has, where its diagonal is, or what becomes of its results.
+A fault overrides the rows and keys that a sequence has, the place of its diagonal, or the way its results are stored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from attention_conformance.impls.validate import check_pack_bias, check_packs
 
 @dataclass(frozen=True)
 class Pack:
-    """One call: arrays as they were given, the maxima, what offset was asked for, and the other options."""
+    """One call: its arrays unchanged, the maxima, the requested offset, and the other options."""
 
     q: Array
     k: Array
@@ -31,12 +31,12 @@ class Pack:
 
     @property
     def sequences(self) -> int:
-        """N."""
+        """N, the number of sequences."""
         return len(self.cu_seqlens_q) - 1
 
     @property
     def positions(self) -> bool:
-        """Whether it matters where the diagonal is."""
+        """Whether the position of the diagonal matters."""
         return bool(self.options.get("is_causal")) or self.options.get("window") is not None
 
 
@@ -64,7 +64,7 @@ class Packed(Model):
         return_lse: bool = False,
         **options: Any,
     ) -> Any:
-        """Varlen as a plug-in gives it."""
+        """Varlen, called as a plug-in is."""
         x = Pack(q, k, v, cu_seqlens_q, cu_seqlens_k, causal_offset, max_seqlen_q, max_seqlen_k, return_lse, options)
         self.check(x)
         output, lse = self.empty(x)
@@ -73,7 +73,7 @@ class Packed(Model):
         return self.results(x, output, lse)
 
     def check(self, x: Pack) -> None:
-        """VARLEN-11: refuse what does not fit."""
+        """VARLEN-11: refuse inputs that do not fit together."""
         check_packs(x.q, x.k, x.v, x.cu_seqlens_q, x.cu_seqlens_k)
         self.check_bias(x)
 
@@ -82,7 +82,7 @@ class Packed(Model):
         check_pack_bias(x.options.get("bias"), x.q, x.cu_seqlens_q, x.max_seqlen_q, x.max_seqlen_k)
 
     def empty(self, x: Pack) -> tuple[Array, Array]:
-        """VARLEN-4: what rows hold that nothing is written to."""
+        """VARLEN-4: output and lse of rows that nothing is written to."""
         lse = np.full((x.q.shape[1], len(x.q)), -np.inf, np.float64 if x.q.dtype == np.float64 else np.float32)
         return np.zeros((*x.q.shape[:2], x.v.shape[2]), x.q.dtype), lse
 
@@ -102,20 +102,20 @@ class Packed(Model):
         return np.arange(start, end)
 
     def keys(self, x: Pack, n: int) -> Array:
-        """VARLEN-1: its keys."""
+        """VARLEN-1: the keys of a sequence."""
         start, end = self.starts(x, x.cu_seqlens_k)[n : n + 2]
         return np.arange(start, end)
 
     # One sequence.
 
     def offset(self, x: Pack, n: int, queries: int, keys: int) -> int:
-        """VARLEN-3: the diagonal of a sequence."""
+        """VARLEN-3: the causal offset of a sequence."""
         if x.causal_offset is None:
             return self.default_offset(x, n, queries, keys)
         return int(x.causal_offset if np.ndim(x.causal_offset) == 0 else x.causal_offset[n])  # type: ignore[index]
 
     def default_offset(self, x: Pack, n: int, queries: int, keys: int) -> int:
-        """VARLEN-3: the bottom right."""
+        """VARLEN-3: the offset that aligns the diagonal bottom-right."""
         return keys - queries
 
     def options(self, x: Pack, n: int) -> dict[str, Any]:
@@ -134,16 +134,16 @@ class Packed(Model):
         return output[0].swapaxes(0, 1), lse[0]
 
     def bias(self, x: Pack, n: int, i: Array, j: Array) -> Array:
-        """VARLEN-16: what is added to the scores of rows i and keys j of a sequence, (Hq or 1, Sq, Sk)."""
+        """VARLEN-16: the bias of rows i and keys j of a sequence, (Hq or 1, Sq, Sk)."""
         whole = x.options["bias"]
         return self.bias_at(whole[self.bias_of(x, n) % len(whole)], i[:, None], j)
 
     def bias_of(self, x: Pack, n: int) -> int:
-        """VARLEN-16: the sequence whose bias is taken."""
+        """VARLEN-16: the sequence whose bias is used."""
         return n
 
     def bias_at(self, bias: Array, i: Array, j: Array) -> Array:
-        """VARLEN-16: the bias (Hq or 1, longest, longest) of rows (Sq, 1) and keys; beyond it is read at its ends."""
+        """VARLEN-16: ``bias`` (Hq or 1, longest, longest) at rows (Sq, 1) and keys, which are clamped to its ends."""
         return bias[:, np.clip(i, 0, bias.shape[1] - 1), np.clip(j, 0, bias.shape[2] - 1)]
 
     def taken(self, x: Pack, n: int, rows: Array, keys: Array) -> tuple[Array, Array, Array]:

@@ -1,6 +1,6 @@
-"""Backward pass of packed sequences in steps, all correct, around that of gradients.py: one sequence after the other.
+"""Backward pass of packed sequences in correct steps, around that of gradients.py: one sequence after the other.
 
-A fault overrides which rows and keys a sequence has in the backward pass, or what becomes of its gradients.
+A fault overrides the rows and keys that a sequence has in the backward pass, or the computation of its gradients.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class PackedBackward(Model):
         return tuple(found)
 
     def check(self, x: Pack, g: Array) -> None:
-        """GRAD-34: refuse what does not fit."""
+        """GRAD-34: refuse inputs that do not fit together."""
         check_packs(x.q, x.k, x.v, x.cu_seqlens_q, x.cu_seqlens_k)
         if g.shape != (*x.q.shape[:2], x.v.shape[2]):
             raise ValueError(f"grad_output of shape {g.shape} does not fit")
 
     def empty(self, x: Pack) -> list[Array]:
-        """GRAD-32: what gradients hold that nothing is written to."""
+        """GRAD-32: gradients of rows and keys that nothing is written to."""
         return [np.zeros(array.shape, array.dtype) for array in (x.q, x.k, x.v)]
 
     def rows(self, x: Pack, n: int) -> Array:
@@ -65,17 +65,17 @@ class PackedBackward(Model):
         return np.arange(x.cu_seqlens_q[n], x.cu_seqlens_q[n + 1])
 
     def keys(self, x: Pack, n: int) -> Array:
-        """VARLEN-1: its keys."""
+        """VARLEN-1: the keys of a sequence."""
         return np.arange(x.cu_seqlens_k[n], x.cu_seqlens_k[n + 1])
 
     def offset(self, x: Pack, n: int, queries: int, keys: int) -> int:
-        """VARLEN-3: the diagonal of a sequence."""
+        """VARLEN-3: the causal offset of a sequence."""
         if x.causal_offset is None:
             return self.default_offset(x, n, queries, keys)
         return int(x.causal_offset if np.ndim(x.causal_offset) == 0 else x.causal_offset[n])  # type: ignore[index]
 
     def default_offset(self, x: Pack, n: int, queries: int, keys: int) -> int:
-        """VARLEN-3: the bottom right."""
+        """VARLEN-3: the offset that aligns the diagonal bottom-right."""
         return keys - queries
 
     def sequence(self, x: Pack, n: int, g: Array, rows: Array, keys: Array) -> tuple[Array, Array, Array]:

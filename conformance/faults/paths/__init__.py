@@ -1,7 +1,8 @@
-"""Faults on paths: right everywhere but where a real kernel takes a path of its own (cases/kernel_paths.py).
+"""Faults on paths: right everywhere except where a real kernel takes a separate path (cases/kernel_paths.py).
 
-They are apart from the other faults: cases at the sizes of kernels catch them (cases/kernels.py), small ones do not.
-Each can be plugged in as those are: ``attention_conformance.conformance.faults:fa2_width_64_window_later_tiles``.
+They are kept apart from the other faults because cases at the sizes of kernels catch them (cases/kernels.py), while
+small cases do not.  Each can be plugged in like the others:
+``attention_conformance.conformance.faults:fa2_width_64_window_later_tiles``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def _faults() -> dict[str, Fault]:
 
 
 def _said(make: type[Attention]) -> tuple[str, str]:
-    """The clause that a mistake breaks, and its title; a fault that is known without a path has its own."""
+    """The clause that a mistake breaks, and its title; a fault that exists without a path keeps its own."""
     if issubclass(make, Mistake):
         return make.clause, make.title
     known = FAULTS[kebab(make.__name__)]

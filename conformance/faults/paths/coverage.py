@@ -60,7 +60,7 @@ SERVING_OPENING = (
     "{all}."
 )
 
-#: What a row may cost inside an envelope whose cheapest row is beyond a block's limit, in such rows.
+#: The most that a row may cost, as a multiple of the cheapest row, inside an envelope where that exceeds the limit.
 MARGIN = 4
 
 INSIDE_OPENING = (
@@ -94,7 +94,7 @@ def text() -> str:
 
 
 def _serving() -> list[str]:
-    """The designs of packed and paged attention, and how many of their cases a run asks."""
+    """The designs of packed and paged attention, and the number of their cases that a run asks for."""
     asked = Counter(name.split("-")[1] for name in asked_serving_cases())
     body = [
         (name, block.operator, block.why, len(serving.designed(name)), asked[name])
@@ -128,9 +128,9 @@ def _met(rows: list[Row]) -> set[tuple[Any, ...]]:
 
 
 def within(factors: Factors, kind: Kind) -> Factors:
-    """The factors of a block inside an envelope: their values that it has, or its own nearest one where it has none.
+    """The factors of a block inside an envelope: those values that it has, or its nearest one where it has none.
 
-    Without values where the block is of lengths that differ and the envelope of lengths that do not.
+    The lengths are empty where the block needs ones that differ and the envelope takes only equal ones.
     """
     e = kind.envelope
 
@@ -159,7 +159,7 @@ def within(factors: Factors, kind: Kind) -> Factors:
 
 
 def row_of(case: Case, dtype: str) -> Row:
-    """A case as a row of a design; options that are no set of a design have the names of those that it gives."""
+    """A case as a row of a design; options that are no set of a design get the names of the case's keywords."""
     s = case.shape
     keywords = case.keywords - {"return_lse"}
     named = {frozenset(each.makers): name for name, each in kernels.OPTION_SETS.items()}
@@ -189,7 +189,7 @@ def _envelopes(published: dict[str, Any]) -> list[str]:
 
 
 def _lacking(envelope: dict[str, Any]) -> str:
-    """The faults that one case alone catches, those that none does though they show, and those that do not show."""
+    """The faults that only one case catches, those that show but no case catches, and those that do not show."""
     by_state: dict[str, list[str]] = {name: [] for name in ("once", "missed", "hidden")}
     for name, fault in envelope["faults"].items():
         if fault["state"] == "once":
@@ -214,7 +214,7 @@ def _by_block(names: list[str]) -> str:
 
 
 def _reached(coverage: tuple[Coverage, ...]) -> str:
-    """Pairs and triples, in a sentence each."""
+    """The pairs and triples that are reached, in a sentence each."""
     sentences = []
     for strength, word in ((2, "pairs"), (3, "triples")):
         found = [each for each in coverage if len(each.parts) == strength]
@@ -231,7 +231,7 @@ def _table(coverage: tuple[Coverage, ...]) -> str:
 
 
 def _paths(calls: list[Call]) -> str:
-    """Each path with its source, the cases that take it, and its faults."""
+    """Each path with its source, the number of cases that take it, and the number of its faults."""
     faults = Counter(fault.sources[0].partition(" ")[2] for fault in PATH_FAULTS.values())
     body = [
         (

@@ -7,7 +7,7 @@ import numpy as np
 from attention_conformance.conformance.faults.models.on_path import Mistake, mistake
 from attention_conformance.conformance.faults.models.sdpa import Array, Inputs
 
-#: What the second and third axes of a CUDA grid hold, and one more.
+#: One more than the second and third axes of a CUDA grid can hold.
 LIMIT = 65536
 
 
@@ -22,7 +22,7 @@ class GroupRoundedUp(Mistake):
 
 @mistake("SDPA-17", "the last head of a group reads the next key head")
 class LastOfGroup(Mistake):
-    """h + 1 in the place of h."""
+    """The code uses h + 1 instead of h."""
 
     def heads(self, x: Inputs, array: Array) -> Array:
         return array[:, (np.arange(x.shape[1]) + 1) // x.group % array.shape[1]]
@@ -30,7 +30,7 @@ class LastOfGroup(Mistake):
 
 @mistake("SDPA-17", "heads of a group beyond the eighth read the next key head")
 class BeyondEight(Mistake):
-    """Eight heads fit into a tile; the rest begins again."""
+    """A tile holds eight heads; groups of up to eight are still right."""
 
     def heads(self, x: Inputs, array: Array) -> Array:
         head = np.arange(x.shape[1])
@@ -39,7 +39,7 @@ class BeyondEight(Mistake):
 
 @mistake("SDPA-17", "the heads of the output in the order of the swapped rows")
 class HeadsSwapped(Mistake):
-    """(group, Hkv) is written where (Hkv, group) is meant; one key head hides it."""
+    """The output is written as (group, Hkv) instead of (Hkv, group); one key head hides it."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         output, group = super().stored(x, output), x.group
@@ -49,7 +49,7 @@ class HeadsSwapped(Mistake):
 
 @mistake("SDPA-9", "heads that became rows are masked as rows")
 class CausalOfHeads(Mistake):
-    """The g-th head of a group sees the keys of row g."""
+    """The g-th head of a group sees the keys that row g may see."""
 
     def causal_allows(self, x: Inputs) -> Array:
         head = (np.arange(x.shape[1]) % x.group)[:, None, None]
@@ -77,7 +77,7 @@ class BiasOfFirstInGroup(Mistake):
 
 @mistake("SDPA-38", "the sink of the first head of a group used for all")
 class SinkOfFirstInGroup(Mistake):
-    """All heads of a group read the sink of its first."""
+    """Groups of one head, or equal sinks within each group, hide it."""
 
     def sinks(self, x: Inputs) -> Array:
         return super().sinks(x)[np.arange(x.shape[1]) // x.group * x.group]
@@ -85,7 +85,7 @@ class SinkOfFirstInGroup(Mistake):
 
 @mistake("SDPA-1", "batch times heads wraps at 65,536")
 class GridWraps(Mistake):
-    """The last heads are computed with the queries of the first."""
+    """Heads are numbered over all batches; from number 65,536 on they repeat the output of the first ones."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         output = super().stored(x, output)

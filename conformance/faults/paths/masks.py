@@ -21,7 +21,7 @@ class WindowLaterTiles(Mistake):
 
 @mistake("SDPA-11", "the left side of the window rounded down to a tile of keys")
 class WindowToTile(Mistake):
-    """Tiles before the window are skipped, and nothing within its first tile."""
+    """Tiles before the window are skipped, but keys left of it in its first tile are still seen."""
 
     def window_allows(self, x: Inputs) -> Array:
         left, _ = self.window(x)
@@ -34,7 +34,7 @@ class WindowToTile(Mistake):
 
 @mistake("SDPA-11", "the first tile of the window skipped")
 class WindowSkipsTile(Mistake):
-    """The first tile of keys within the window is computed by rounding up."""
+    """The start of the window is rounded up to a whole tile of keys."""
 
     def window_allows(self, x: Inputs) -> Array:
         allowed, (left, _) = super().window_allows(x), self.window(x)
@@ -46,7 +46,7 @@ class WindowSkipsTile(Mistake):
 
 @mistake("SDPA-11", "the window one key too wide at the left")
 class WindowOneMore(Mistake):
-    """W + 1 for W."""
+    """W + 1 is used instead of W."""
 
     def window(self, x: Inputs) -> tuple[int | None, int | None]:
         left, right = super().window(x)
@@ -67,7 +67,7 @@ class CausalByTile(Mistake):
 
 @mistake("SDPA-9", "the diagonal not applied in the last, partial tile of keys")
 class CausalTailOpen(Mistake):
-    """Rows that reach the last tile see all of it."""
+    """Rows whose diagonal reaches the last tile see all of it."""
 
     def causal_allows(self, x: Inputs) -> Array:
         allowed, full = super().causal_allows(x), x.shape[3] // self.tile * self.tile
@@ -76,7 +76,7 @@ class CausalTailOpen(Mistake):
 
 @mistake("SDPA-10", "tiles of keys skipped for causal without the offset")
 class CausalSkipsWithoutOffset(Mistake):
-    """The last tile of keys is counted from the rows alone."""
+    """The last tile of keys is computed only from the row; only positive offsets show it."""
 
     def causal_allows(self, x: Inputs) -> Array:
         allowed = super().causal_allows(x)
@@ -87,7 +87,7 @@ class CausalSkipsWithoutOffset(Mistake):
 
 @mistake("SDPA-9", "one tile of keys too few where causal skips tiles")
 class CausalSkipsOneMore(Mistake):
-    """The tile of the diagonal is skipped for the rows of a tile but the first."""
+    """The tile that the diagonal crosses is skipped, unless it is the first one or lies behind the last key."""
 
     def causal_allows(self, x: Inputs) -> Array:
         allowed = super().causal_allows(x)
@@ -99,7 +99,7 @@ class CausalSkipsOneMore(Mistake):
 
 @mistake("SDPA-9", "the diagonal counted over the packed rows of a group")
 class DiagonalOfPackedRows(Mistake):
-    """Row i of the g-th head of a group is taken for row i · group + g."""
+    """Row i of the g-th head of a group is masked as row i · group + g."""
 
     def diagonal(self, x: Inputs) -> Array:
         head = (np.arange(x.shape[1]) % x.group)[:, None, None]
@@ -108,7 +108,7 @@ class DiagonalOfPackedRows(Mistake):
 
 @mistake("SDPA-12", "lengths rounded up to a tile of keys")
 class LengthsToTile(Mistake):
-    """All keys of the tile that the length ends in are seen."""
+    """All keys of the tile in which the length ends are allowed."""
 
     def lengths_allow(self, x: Inputs) -> Array:
         if x.kv_lengths is None:
@@ -118,7 +118,7 @@ class LengthsToTile(Mistake):
 
 @mistake("SDPA-12", "the length of the first batch used for all")
 class LengthsOfFirstBatch(Mistake):
-    """One number is read where there is one per sample."""
+    """The kernel reads one length instead of one per sample."""
 
     def lengths_allow(self, x: Inputs) -> Array:
         if x.kv_lengths is None:
@@ -128,7 +128,7 @@ class LengthsOfFirstBatch(Mistake):
 
 @mistake("SDPA-7", "a row of the mask read within the first tile of rows")
 class MaskRowsOfFirstTile(Mistake):
-    """Row i reads row i mod the rows of a tile."""
+    """Row i of the scores reads row (i mod the tile's rows) of the mask."""
 
     def mask_allows(self, x: Inputs) -> Array:
         return super().mask_allows(x)[:, :, np.arange(x.shape[2]) % self.rows]
@@ -136,7 +136,7 @@ class MaskRowsOfFirstTile(Mistake):
 
 @mistake("SDPA-7", "a key of the mask read within the first tile of keys")
 class MaskKeysOfFirstTile(Mistake):
-    """Key j reads column j mod the keys of a tile."""
+    """Key j reads column (j mod the tile's keys) of the mask."""
 
     def mask_allows(self, x: Inputs) -> Array:
         return super().mask_allows(x)[..., np.arange(x.shape[3]) % self.tile]
@@ -144,7 +144,7 @@ class MaskKeysOfFirstTile(Mistake):
 
 @mistake("SDPA-7", "the mask not applied in the last, partial tile of keys")
 class MaskTailOpen(Mistake):
-    """The tile is bounded by the length alone."""
+    """That tile is bounded by the number of keys, but its mask is not read."""
 
     def mask_allows(self, x: Inputs) -> Array:
         return super().mask_allows(x) | (self.keys(x) >= x.shape[3] // self.tile * self.tile)
@@ -152,7 +152,7 @@ class MaskTailOpen(Mistake):
 
 @mistake("SDPA-7", "a block of the mask that is partly masked taken as full")
 class MaskBlockFull(Mistake):
-    """Blocks of rows and keys with any True, but for those at the top left, are not masked."""
+    """A block of rows and keys with any True in it is not masked, unless it is the one at the top left."""
 
     def mask_allows(self, x: Inputs) -> Array:
         mask = super().mask_allows(x)
@@ -169,7 +169,7 @@ class MaskBlockFull(Mistake):
 
 @mistake("SDPA-8", "the mask read with a stride rounded up to a multiple of 8")
 class MaskStrideAligned(Mistake):
-    """Sk a multiple of 8 hides it."""
+    """Calls with Sk a multiple of 8 are still right."""
 
     def mask_allows(self, x: Inputs) -> Array:
         mask = super().mask_allows(x)
@@ -182,7 +182,7 @@ class MaskStrideAligned(Mistake):
 
 @mistake("SDPA-6", "the bias not added from the second tile of keys on")
 class BiasFirstTile(Mistake):
-    """Only the first tile of keys gets it."""
+    """Only the first tile of keys gets the bias."""
 
     def added(self, x: Inputs, s: Array) -> Array:
         return np.where(self.keys(x) < self.tile, super().added(x, s), s)
@@ -190,7 +190,7 @@ class BiasFirstTile(Mistake):
 
 @mistake("SDPA-6", "a row of the bias read within the first tile of rows")
 class BiasRowsOfFirstTile(Mistake):
-    """Row i reads row i mod the rows of a tile."""
+    """Row i of the scores reads row (i mod the tile's rows) of the bias."""
 
     def added(self, x: Inputs, s: Array) -> Array:
         if x.bias is None:
@@ -201,7 +201,7 @@ class BiasRowsOfFirstTile(Mistake):
 
 @mistake("SDPA-6", "the bias added without the scale of base 2")
 class BiasBaseTwo(Mistake):
-    """Scores are in units of log2, the bias is not brought into them."""
+    """Scores are multiplied by log₂ e for exp2, but the bias is not."""
 
     def added(self, x: Inputs, s: Array) -> Array:
         return s if x.bias is None else s + self.spread(x, x.bias).astype(x.work) * x.work(math.log(2))
@@ -209,7 +209,7 @@ class BiasBaseTwo(Mistake):
 
 @mistake("SDPA-5", "the softcap not applied from the second tile of keys on")
 class SoftcapFirstTile(Mistake):
-    """The loop over later tiles is the one without it."""
+    """Later tiles run in a separate loop that has no softcap."""
 
     def capped(self, x: Inputs, s: Array) -> Array:
         return np.where(self.keys(x) < self.tile, super().capped(x, s), s)

@@ -1,4 +1,4 @@
-"""Mistakes of split keys: parts of the keys computed apart, and merged by their lse."""
+"""Mistakes of split keys: parts of the keys computed separately, and merged by their lse."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from attention_conformance.conformance.faults.models.sdpa import Array, Attentio
 
 
 class Merged(Mistake):
-    """Parts of a tile of keys each, normalised and merged by their lse."""
+    """Attention over parts of one tile of keys each, which are normalised and then merged by their lse."""
 
     def mixed(self, x: Inputs, s: Array, allowed: Array, v: Array) -> tuple[Array, Array, Array]:
-        """Output, weights and lse, merged from the parts; one part is as it is."""
+        """Output, weights and lse, merged from the parts; a single part stays unchanged."""
         starts = range(0, x.shape[3], self.tile)
         if len(starts) < 2:
             return super().mixed(x, s, allowed, v)
@@ -30,7 +30,7 @@ class Merged(Mistake):
         return np.asarray(output, x.work), weights, self.whole(x, lse)[..., 0]
 
     def part(self, x: Inputs, index: int) -> Inputs:
-        """The call of a part: the sink is in the first."""
+        """The call of a part; only the first part has the sink."""
         return x if index == 0 else replace(x, sinks=None)
 
     def shares(self, x: Inputs, lse: Array) -> Array:
@@ -50,7 +50,7 @@ class Merged(Mistake):
 
 @mistake("SDPA-14", "split keys averaged, whatever their lse")
 class PartsAveraged(Merged):
-    """Every part weighs the same."""
+    """Every part gets the same weight."""
 
     def shares(self, x: Inputs, lse: Array) -> Array:
         return np.full_like(lse, 1 / len(lse))
@@ -58,7 +58,7 @@ class PartsAveraged(Merged):
 
 @mistake("SDPA-14", "split keys merged as if their lse were in base 2")
 class PartsInBaseTwo(Merged):
-    """exp2 of a natural lse."""
+    """The merge takes exp2 of a natural lse."""
 
     def shares(self, x: Inputs, lse: Array) -> Array:
         return super().shares(x, lse * x.work(np.log(2)))
@@ -66,7 +66,7 @@ class PartsInBaseTwo(Merged):
 
 @mistake("SDPA-1", "the last of the split keys' parts lost")
 class LastPartLost(Merged):
-    """Parts are counted by division, and the last is partial."""
+    """The number of parts is rounded down, so that a partial last part is lost."""
 
     def shares(self, x: Inputs, lse: Array) -> Array:
         if x.shape[3] % self.tile == 0:
@@ -76,7 +76,7 @@ class LastPartLost(Merged):
 
 @mistake("SDPA-14", "a part of the split keys without an allowed key gives NaN")
 class EmptyPartNan(Merged):
-    """−inf − (−inf) in the softmax of the part."""
+    """The softmax of the part computes −inf − (−inf)."""
 
     def shares(self, x: Inputs, lse: Array) -> Array:
         return np.where(np.isneginf(lse).any(axis=0), x.work(np.nan), super().shares(x, lse))
@@ -84,7 +84,7 @@ class EmptyPartNan(Merged):
 
 @mistake("SDPA-38", "the sink counted in every part of the split keys")
 class SinkInEveryPart(Merged):
-    """Each part begins with it."""
+    """Each part adds the sink to its own sum."""
 
     def part(self, x: Inputs, index: int) -> Inputs:
         return x
@@ -92,7 +92,7 @@ class SinkInEveryPart(Merged):
 
 @mistake("SDPA-19", "lse is that of the last part of the split keys")
 class LseOfLastPart(Merged):
-    """Each part writes it."""
+    """Each part overwrites lse in turn."""
 
     def whole(self, x: Inputs, lse: Array) -> Array:
         return lse[-1]

@@ -1,7 +1,7 @@
-"""The faults on paths: a path of a real kernel, a mistake, and the threads in which the like happened.
+"""Table of the faults on paths: a path of a real kernel, a mistake, and threads that report such a mistake.
 
-The source of each is the path's own; a thread is beside it where one is known, "cf." before it where it tells of the
-mechanism in another kernel.
+The source of each fault is that of its path.  Known threads are given in addition, with "cf." before those that report
+the mechanism in another kernel.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def bucket(width: int) -> int:
 
 @mistake("SDPA-1", "the last, partial tile of keys dropped")
 class KeyTailDropped(Mistake):
-    """Keys behind the last full tile have no weight."""
+    """Keys behind the last full tile get no weight, unless no tile is full."""
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
         full = x.shape[3] // self.tile * self.tile
@@ -30,7 +30,7 @@ class KeyTailDropped(Mistake):
 
 @mistake("SDPA-1", "the last key dropped where it is alone in its tile")
 class LoneKeyDropped(Mistake):
-    """One key more than whole tiles."""
+    """Only calls with one key more than whole tiles show it."""
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
         s = super().filled(x, s, allowed)
@@ -40,7 +40,7 @@ class LoneKeyDropped(Mistake):
 
 @mistake("SDPA-1", "padding behind the last key counts as keys of score 0")
 class KeyTailCounts(Mistake):
-    """exp(0 − maximum) for every key that is missing to a full tile."""
+    """The sum gets exp(0 − maximum) for every key that the last tile lacks."""
 
     def softmax(self, x: Inputs, s: Array, allowed: Array) -> tuple[Array, Array]:
         top = self.top(x, s)
@@ -52,7 +52,7 @@ class KeyTailCounts(Mistake):
 
 @mistake("SDPA-1", "the rows of the last, partial tile not written")
 class RowTailNotWritten(Mistake):
-    """Zeros behind the last full tile of rows."""
+    """Rows behind the last full tile of rows stay zero."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         output = super().stored(x, output)
@@ -64,7 +64,7 @@ class RowTailNotWritten(Mistake):
 
 @mistake("SDPA-1", "rows of a later tile are written from the tile before")
 class RowTailRepeated(Mistake):
-    """The rows of the last, partial tile are those of the tile before it."""
+    """The rows of the last, partial tile repeat rows of the tile before it."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         output = super().stored(x, output)
@@ -76,7 +76,7 @@ class RowTailRepeated(Mistake):
 
 @mistake("SDPA-19", "lse of a later tile of rows is that of the first")
 class LseOfFirstTile(Mistake):
-    """The row index of lse counts within a tile."""
+    """lse is read by the index of the row within its tile."""
 
     def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:
         lse = super().lse(x, top, total, allowed)
@@ -85,7 +85,7 @@ class LseOfFirstTile(Mistake):
 
 @mistake("SDPA-19", "lse in base 2")
 class LseBaseTwo(Mistake):
-    """The kernel computes with exp2 and does not go back."""
+    """The kernel computes with exp2 and does not convert lse back."""
 
     def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:
         return super().lse(x, top, total, allowed) / x.work(math.log(2))
@@ -93,7 +93,7 @@ class LseBaseTwo(Mistake):
 
 @mistake("SDPA-14", "NaN where the first tile of keys is masked for a row")
 class FirstTileNan(Mistake):
-    """A maximum of −inf after the first tile, and exp(−inf + inf)."""
+    """The running maximum is still −inf after the first tile, and exp(−inf + inf) is NaN."""
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         weights = super().normalized(x, powers, total, allowed)
@@ -103,7 +103,7 @@ class FirstTileNan(Mistake):
 
 @mistake("SDPA-14", "the output of the first tile of keys is not rescaled when the maximum rises")
 class OutputNotRescaled(Mistake):
-    """The sum is; what the first tile gave keeps its own maximum."""
+    """The sum is rescaled, but the output of the first tile stays relative to that tile's maximum."""
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         weights = super().normalized(x, powers, total, allowed)
@@ -116,7 +116,7 @@ class OutputNotRescaled(Mistake):
 
 @mistake("SDPA-2", "columns of q and k behind the last full 32 left out of q · k")
 class ColumnTailDropped(Mistake):
-    """A width of 40 or 80 is no multiple of what a tile of columns holds."""
+    """A tile holds 32 columns, so that a width of 40 or 80 loses the rest."""
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
         full = q.shape[3] // 32 * 32 or q.shape[3]
@@ -125,7 +125,7 @@ class ColumnTailDropped(Mistake):
 
 @mistake("SDPA-3", "the default scale is of the bucket's width")
 class ScaleOfBucket(Mistake):
-    """1/√64 for a width of 40."""
+    """A width of 40 gets the scale 1/√64."""
 
     def default_scale(self, x: Inputs) -> float:
         return 1 / math.sqrt(bucket(x.q.shape[3]))
@@ -133,7 +133,7 @@ class ScaleOfBucket(Mistake):
 
 @mistake("SDPA-16", "the second half of the columns of v repeats the first")
 class ValueColumnsRepeated(Mistake):
-    """The columns of v are split over two passes, and both read the first."""
+    """The columns of v are split over two passes, and both passes read the first half."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         output, half = super().stored(x, output), x.v.shape[3] // 2
@@ -143,7 +143,7 @@ class ValueColumnsRepeated(Mistake):
 
 @mistake("SDPA-16", "columns of the output from 128 on not written")
 class ValueColumnsNotWritten(Mistake):
-    """One tile of columns is written."""
+    """Only the first tile of columns is written."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         output = super().stored(x, output)
@@ -153,7 +153,7 @@ class ValueColumnsNotWritten(Mistake):
 
 @mistake("SDPA-16", "the rows of v are read with the stride of k")
 class ValueStrideOfKeys(Mistake):
-    """Dv = D hides it."""
+    """Calls with Dv = D are right."""
 
     def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
         q, k, v = super().operands(x)

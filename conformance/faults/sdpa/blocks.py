@@ -1,4 +1,4 @@
-"""(BLOCK-1 to BLOCK-5) Block masks that are ignored, read with other blocks, or taken for all that there is to mask."""
+"""(BLOCK-1 to BLOCK-5) Block masks that are ignored, read with the wrong block size, or taken for the only mask."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attention_conformance.conformance.spec.sdpa import Expected
 
 @fault("BLOCK-1", "the block mask is ignored", "pytorch 188322, pytorch PR 188484, sglang PR 20278")
 class BlockMaskIgnored(Attention):
-    """Every block takes part: what decides is whether there is a mask beside the table."""
+    """Every block takes part, whether or not the call has another mask."""
 
     def blocks_allow(self, x: Inputs) -> Array:
         return np.ones(x.shape, bool)
@@ -21,7 +21,7 @@ class BlockMaskIgnored(Attention):
 
 @fault("BLOCK-1", "the block mask is ignored where there is no other mask", "pytorch 188322, pytorch PR 188484")
 class BlockMaskIgnoredAlone(Attention):
-    """A trivial mask within the blocks is taken for no sparsity."""
+    """A call with neither a mask nor is_causal is treated as dense."""
 
     def blocks_allow(self, x: Inputs) -> Array:
         alone = x.mask is None and not x.is_causal
@@ -30,7 +30,7 @@ class BlockMaskIgnoredAlone(Attention):
 
 @fault("BLOCK-2", "blocks are taken to be of 128", "bd3lms 23, pytorch 133562")
 class BlocksOf128(Attention):
-    """The default size in the place of the one that the table was made for."""
+    """The kernel uses its default block size instead of the one that the table was made for."""
 
     def block_size(self, x: Inputs) -> tuple[int, int]:
         return 128, 128
@@ -38,7 +38,7 @@ class BlocksOf128(Attention):
 
 @fault("BLOCK-2", "blocks have as many keys as rows", "cf. bd3lms 23, cf. attention-gym 71")
 class BlocksSquare(Attention):
-    """One size is read for both."""
+    """bq is used for both sides of a block."""
 
     def block_size(self, x: Inputs) -> tuple[int, int]:
         return (super().block_size(x)[0],) * 2
@@ -46,7 +46,7 @@ class BlocksSquare(Attention):
 
 @fault("BLOCK-2", "the sizes of a block are exchanged", "cf. attention-gym 71")
 class BlockSizesExchanged(Attention):
-    """(bk, bq): blocks that are square hide it."""
+    """block_size is read as (bk, bq). Square blocks are still right."""
 
     def block_size(self, x: Inputs) -> tuple[int, int]:
         rows, keys = super().block_size(x)
@@ -55,7 +55,7 @@ class BlockSizesExchanged(Attention):
 
 @fault("BLOCK-2", "blocks of rows are one row longer", "cf. bd3lms 23")
 class BlocksOneRowLonger(Attention):
-    """Each block of rows begins later than the one before by as much."""
+    """Row i is looked up in block ⌊i / (bq + 1)⌋, so block n begins n rows too late."""
 
     def block_size(self, x: Inputs) -> tuple[int, int]:
         rows, keys = super().block_size(x)
@@ -64,7 +64,7 @@ class BlocksOneRowLonger(Attention):
 
 @fault("BLOCK-1", "the block mask is transposed", "cf. torch-blocksparse PR 3")
 class BlockMaskTransposed(Attention):
-    """Shows where there are as many blocks of rows as of keys."""
+    """Only tables with as many blocks of rows as of keys are transposed."""
 
     def block_mask(self, x: Inputs) -> Array:
         table = super().block_mask(x)
@@ -73,7 +73,7 @@ class BlockMaskTransposed(Attention):
 
 @fault("BLOCK-1", "the block mask of the first head is used for all", "cf. yalis PR 53")
 class BlockMaskFirstHead(Attention):
-    """The stride over heads is lost."""
+    """The head stride of the table is taken as 0."""
 
     def block_mask(self, x: Inputs) -> Array:
         table = super().block_mask(x)
@@ -82,7 +82,7 @@ class BlockMaskFirstHead(Attention):
 
 @fault("BLOCK-1", "the block mask of the first batch is used for all", "yalis PR 53")
 class BlockMaskFirstBatch(Attention):
-    """It was made without a batch axis, and is read as if it had none."""
+    """The kernel reads the table as if it had no batch axis."""
 
     def block_mask(self, x: Inputs) -> Array:
         table = super().block_mask(x)
@@ -91,7 +91,7 @@ class BlockMaskFirstBatch(Attention):
 
 @fault("BLOCK-1", "the block mask is inverted", "cf. speculators PR 897")
 class BlockMaskInverted(Attention):
-    """True is taken for blocks that are skipped."""
+    """Blocks marked True are skipped, and those marked False take part."""
 
     def block_mask(self, x: Inputs) -> Array:
         return ~super().block_mask(x)
@@ -99,7 +99,7 @@ class BlockMaskInverted(Attention):
 
 @fault("BLOCK-3", "partial blocks are taken for full ones: a mask inside of blocks is ignored", "AttentionEngine PR 8")
 class BlocksWithoutMask(Attention):
-    """No mask is applied within a block."""
+    """A call with a block mask loses its mask, but keeps is_causal."""
 
     def attend(self, x: Inputs) -> Expected:
         return super().attend(x if x.block_mask is None else replace(x, mask=None))
@@ -107,7 +107,7 @@ class BlocksWithoutMask(Attention):
 
 @fault("BLOCK-3", "partial blocks are taken for full ones: causal skips whole blocks alone", "AttentionEngine PR 8")
 class BlocksCausalByBlock(Attention):
-    """A block on the diagonal is seen whole, with the keys behind the row."""
+    """In a block on the diagonal, rows also see the keys after their own."""
 
     def causal_allows(self, x: Inputs) -> Array:
         if x.block_size is None or not x.is_causal:
@@ -119,7 +119,7 @@ class BlocksCausalByBlock(Attention):
 
 @fault("BLOCK-2", "the last block of keys is left out where it is cut off", "cf. pytorch PR 133019")
 class BlocksWithoutLastKeys(Attention):
-    """The number of blocks is rounded down."""
+    """The number of key blocks is Sk / bk rounded down instead of up."""
 
     def blocks_allow(self, x: Inputs) -> Array:
         keys = self.block_size(x)[1]
@@ -128,7 +128,7 @@ class BlocksWithoutLastKeys(Attention):
 
 @fault("BLOCK-2", "the last block of rows is left out where it is cut off", "LMCache PR 3092")
 class BlocksWithoutLastRows(Attention):
-    """Its row of the table is never filled: zeros."""
+    """The table row of a partial last block is never filled, so its query rows give zeros."""
 
     def blocks_allow(self, x: Inputs) -> Array:
         rows = self.block_size(x)[0]
@@ -137,7 +137,7 @@ class BlocksWithoutLastRows(Attention):
 
 @fault("BLOCK-2", "what lies behind the keys in their last block counts as keys of score 0", "cf. pytorch 153799")
 class BlocksPadded(Attention):
-    """Keys that a block of the table has and k has not."""
+    """The last block is padded to bk keys, which take weight from every row and add no value."""
 
     def sinks(self, x: Inputs) -> Array:
         missing = 0 if x.block_size is None else -x.shape[3] % x.block_size[1]
@@ -146,7 +146,7 @@ class BlocksPadded(Attention):
 
 @fault("BLOCK-4", "NaN in rows without a block", "LMCache PR 3092, cf. vllm 48364")
 class BlockRowsNan(Attention):
-    """0 / 0 behind a loop over no block."""
+    """The loop visits no block, and the kernel then divides 0 by 0."""
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         weights = super().normalized(x, powers, total, allowed)
@@ -155,7 +155,7 @@ class BlockRowsNan(Attention):
 
 @fault("BLOCK-4", "rows without a block see every key", "cf. pytorch 188322")
 class BlockRowsSeeAll(Attention):
-    """No block in the list is taken for no list."""
+    """An empty list of blocks is read as if no list were given."""
 
     def block_mask(self, x: Inputs) -> Array:
         table = super().block_mask(x)
@@ -164,7 +164,7 @@ class BlockRowsSeeAll(Attention):
 
 @fault("BLOCK-4", "rows without a block see the first one", "cf. LMCache PR 3092")
 class BlockRowsSeeFirst(Attention):
-    """The loop runs once before it looks at the number of blocks."""
+    """The loop over blocks runs once before it checks how many there are."""
 
     def block_mask(self, x: Inputs) -> Array:
         table = super().block_mask(x).copy()
@@ -174,7 +174,7 @@ class BlockRowsSeeFirst(Attention):
 
 @fault("BLOCK-4", "lse is 0 in rows without a block", "cf. LMCache PR 3092")
 class BlockRowsLseZero(Attention):
-    """The log of a sum that was set to 1 against a division by 0."""
+    """The sum is set to 1 to avoid a division by 0, and its logarithm is returned."""
 
     def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:
         lse = super().lse(x, top, total, allowed)
@@ -183,7 +183,7 @@ class BlockRowsLseZero(Attention):
 
 @fault("BLOCK-5", "a block mask that does not fit is read as if it did", "cf. attention-gym 31")
 class BlockMaskUnchecked(Attention):
-    """What is missing is taken from the last block, and a size from the lengths; a head more is left out."""
+    """Rows and keys past the table use its last block, a missing size is (16, 16), and extra heads are dropped."""
 
     def check_masks(self, x: Inputs) -> None:
         pass

@@ -1,4 +1,4 @@
-"""(SDPA-8) Masks and biases of smaller shapes: every axis can be read wrongly."""
+"""(SDPA-8) Masks and biases that must be broadcast, with one of their axes read wrongly."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from attention_conformance.conformance.faults.registry import fault
 
 
 def full_rank(array: Array) -> Array:
-    """Axes of length 1 in front, up to rank 4."""
+    """The array with axes of length 1 in front, up to rank 4."""
     return array.reshape((1,) * (4 - array.ndim) + array.shape)
 
 
 def first_of(array: Array, axis: int) -> Array:
-    """The first entry of an axis for all of them."""
+    """The array at rank 4, cut to the first entry of an axis."""
     return full_rank(array).take([0], axis=axis)
 
 
 @fault("SDPA-8", "the mask of the first batch used for all", "yalis PR 53")
 class FirstBatchForAll(Attention):
-    """The batch stride of the mask is 0."""
+    """The batch stride of the mask or bias is taken as 0."""
 
     def spread(self, x: Inputs, array: Array) -> Array:
         return super().spread(x, first_of(array, 0))
@@ -30,7 +30,7 @@ class FirstBatchForAll(Attention):
 
 @fault("SDPA-8", "the mask of the first head used for all", "cf. rocm-libraries PR 11189")
 class FirstHeadForAll(Attention):
-    """The head stride of the mask is 0."""
+    """The head stride of the mask or bias is taken as 0."""
 
     def spread(self, x: Inputs, array: Array) -> Array:
         return super().spread(x, first_of(array, 1))
@@ -38,7 +38,7 @@ class FirstHeadForAll(Attention):
 
 @fault("SDPA-8", "the mask of the first row used for all", "cf. transformer PR 40")
 class FirstRowForAll(Attention):
-    """Any mask is taken for a key mask."""
+    """Every mask and bias is read as if it had one entry per key."""
 
     def spread(self, x: Inputs, array: Array) -> Array:
         return super().spread(x, first_of(array, 2))
@@ -46,7 +46,7 @@ class FirstRowForAll(Attention):
 
 @fault("SDPA-8", "the first head of a mask used for all, of a bias not", "cf. rocm-libraries PR 11189")
 class MaskOfFirstHead(Attention):
-    """A boolean mask becomes (B, 1, Sq, Sk) on its way; a bias is handed on as it is."""
+    """A boolean mask is reduced to (B, 1, Sq, Sk); a bias is passed on unchanged."""
 
     def mask_allows(self, x: Inputs) -> Array:
         return super().mask_allows(x if x.mask is None else replace(x, mask=first_of(x.mask, 1)))
@@ -54,7 +54,7 @@ class MaskOfFirstHead(Attention):
 
 @fault("SDPA-8", "the first row of a mask used for all, of a bias not", "cf. transformer PR 40")
 class MaskOfFirstRow(Attention):
-    """A boolean mask is turned into one over the keys."""
+    """A boolean mask is reduced to one entry per key; a bias is passed on unchanged."""
 
     def mask_allows(self, x: Inputs) -> Array:
         return super().mask_allows(x if x.mask is None else replace(x, mask=first_of(x.mask, 2)))
@@ -62,7 +62,7 @@ class MaskOfFirstRow(Attention):
 
 @fault("SDPA-8", "one key column is read as the first of many", "pytorch PR 128816")
 class KeyColumnPadded(Attention):
-    """A mask with one entry for all keys is padded with False, a bias with −inf."""
+    """A key axis of length 1 is not repeated: a mask is padded with False up to Sk, a bias with −inf."""
 
     def spread(self, x: Inputs, array: Array) -> Array:
         if array.ndim and array.shape[-1] == 1 < x.shape[3]:
@@ -74,7 +74,7 @@ class KeyColumnPadded(Attention):
 
 @fault("SDPA-8", "a mask with one head is stepped through head by head", "pytorch PR 184180, onnxruntime PR 28963")
 class PartialOffset(Attention):
-    """(B, 1, Sq, Sk): the offset of sample b and head h is taken as (b · H + h) modulo what there is."""
+    """For a mask (B, 1, Sq, Sk), sample b and head h read entry (b · Hq + h) mod B."""
 
     def spread(self, x: Inputs, array: Array) -> Array:
         full = full_rank(array)
@@ -87,7 +87,7 @@ class PartialOffset(Attention):
 
 @fault("SDPA-8", "heads folded before the batch: the mask meets another sample", "attention-is-all-you-need-keras 36")
 class HeadsFoldedFirst(Attention):
-    """Scores of shape (H · B, …) meet a mask repeated as (B · H, …)."""
+    """Scores folded to (H · B, …) are combined with a mask repeated as (B · H, …)."""
 
     def spread(self, x: Inputs, array: Array) -> Array:
         full = super().spread(x, array)
@@ -97,7 +97,7 @@ class HeadsFoldedFirst(Attention):
 
 @fault("SDPA-8", "a mask of rank 3 aligned at the batch", "vit-pytorch 71")
 class Rank3ByBatch(Attention):
-    """(Hq, Sq, Sk) is read as (B, Sq, Sk) where B = Hq lets it fit."""
+    """With B = Hq, a mask (Hq, Sq, Sk) is read as (B, Sq, Sk)."""
 
     def spread(self, x: Inputs, array: Array) -> Array:
         if array.ndim == 3 and array.shape[0] == x.shape[0] > 1:
@@ -107,7 +107,7 @@ class Rank3ByBatch(Attention):
 
 @fault("SDPA-8", "a key mask applied to the rows", "transformer PR 40, attention-is-all-you-need-keras 16")
 class KeysAsRows(Attention):
-    """(B, 1, 1, S) is read as (B, 1, S, 1) where Sq = Sk lets it fit."""
+    """With Sq = Sk, a mask (B, 1, 1, Sk) is read as (B, 1, Sq, 1)."""
 
     def spread(self, x: Inputs, array: Array) -> Array:
         if array.ndim == 4 and array.shape[2] == 1 and array.shape[3] == x.shape[2] > 1:
@@ -119,7 +119,7 @@ class KeysAsRows(Attention):
     "SDPA-8", "a mask per query head is read by key head", "cf. rocm-libraries PR 11189, cf. flash-sparse-attention 107"
 )
 class MaskByKeyHead(Attention):
-    """Grouped heads: head h takes the mask of head h // group."""
+    """With grouped heads, query head h reads the mask of head h // group."""
 
     def spread(self, x: Inputs, array: Array) -> Array:
         full = super().spread(x, array)
@@ -128,7 +128,7 @@ class MaskByKeyHead(Attention):
 
 @fault("SDPA-8", "an error for a key mask (B, 1, 1, Sk)", "jax 28974, burn 4772")
 class KeyMaskRefused(Attention):
-    """Only full shapes are taken."""
+    """A mask or bias of rank 4 must have all Sq rows."""
 
     def check(self, x: Inputs) -> None:
         super().check(x)
@@ -139,7 +139,7 @@ class KeyMaskRefused(Attention):
 
 @fault("SDPA-8", "an error for a mask of rank below 4", "pytorch 97409, vit-pytorch 293")
 class LowRankRefused(Attention):
-    """The rank is asserted."""
+    """Every mask and bias must have rank 4."""
 
     def check(self, x: Inputs) -> None:
         super().check(x)

@@ -1,4 +1,4 @@
-"""(SDPA-42, SDPA-43) ALiBi slopes and scales of heads that are lost, made up, or applied in another place."""
+"""(SDPA-42, SDPA-43) ALiBi slopes and head scales that are ignored, made up, or applied at the wrong step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attention_conformance.conformance.faults.registry import fault
 
 @fault("SDPA-42", "ALiBi is ignored", "cf. x-transformers 298")
 class AlibiIgnored(Attention):
-    """The slopes are passed on to nothing."""
+    """The slopes are accepted and never read."""
 
     def slopes(self, x: Inputs) -> Array:
         return np.zeros(x.q.shape[1], x.work)
@@ -18,7 +18,7 @@ class AlibiIgnored(Attention):
 
 @fault("SDPA-42", "slopes are made up from the number of heads", "flashinfer 1606, mlx PR 3071")
 class AlibiMadeUp(Attention):
-    """2^(−8 h / H) for whatever was given."""
+    """Head h, from 1 on, gets the slope 2^(−8 h / Hq), whatever was given."""
 
     def slopes(self, x: Inputs) -> Array:
         heads = x.q.shape[1]
@@ -27,7 +27,7 @@ class AlibiMadeUp(Attention):
 
 @fault("SDPA-42", "ALiBi counts the distance from the first key, whatever the offset", "cf. mlx 343")
 class AlibiWithoutOffset(Attention):
-    """|i − j|: right without a past."""
+    """The distance is |i − j|. Calls with offset 0 are right."""
 
     def distance(self, x: Inputs) -> Array:
         return np.abs(np.arange(x.shape[2])[:, None] - self.keys(x)) + np.zeros((1, 1, 1, 1), int)
@@ -35,7 +35,7 @@ class AlibiWithoutOffset(Attention):
 
 @fault("SDPA-42", "ALiBi by the column: later keys gain", "flash-attention 1585")
 class AlibiByColumn(Attention):
-    """slope · j, which is the same to a causal softmax and not to lse."""
+    """Scores gain slope · j. With is_causal the weights are still right, but lse is not."""
 
     def distance(self, x: Inputs) -> Array:
         return np.broadcast_to(-self.keys(x), (1, 1, 1, x.shape[3]))
@@ -43,7 +43,7 @@ class AlibiByColumn(Attention):
 
 @fault("SDPA-42", "slopes are scaled as scores are", "cf. ppl.llm.kernel.cuda PR 48")
 class AlibiScaled(Attention):
-    """Added before the scale."""
+    """The ALiBi term is added before the scale."""
 
     def slopes(self, x: Inputs) -> Array:
         return super().slopes(x) * x.work(self.scale(x))
@@ -51,7 +51,7 @@ class AlibiScaled(Attention):
 
 @fault("SDPA-42", "slopes are read by key head", "cf. flashinfer 1606")
 class AlibiByKeyHead(Attention):
-    """One query head per key head hides it."""
+    """Head h reads slope h // group. Calls without grouped heads are right."""
 
     def slopes(self, x: Inputs) -> Array:
         return super().slopes(x)[np.arange(x.q.shape[1]) // x.group]
@@ -59,7 +59,7 @@ class AlibiByKeyHead(Attention):
 
 @fault("SDPA-43", "the scale of each head is ignored", "cf. pytorch 174049")
 class HeadScaleIgnored(Attention):
-    """The plain scale alone."""
+    """Only the plain scale is applied."""
 
     def head_scale(self, x: Inputs) -> Array:
         return np.ones(x.q.shape[1], x.work)
@@ -67,7 +67,7 @@ class HeadScaleIgnored(Attention):
 
 @fault("SDPA-43", "the scale of the first head is used for all", "cf. pytorch 174049")
 class HeadScaleOfFirst(Attention):
-    """There is room for one number."""
+    """The kernel has room for only one number."""
 
     def head_scale(self, x: Inputs) -> Array:
         return np.full(x.q.shape[1], super().head_scale(x)[:1])
@@ -75,7 +75,7 @@ class HeadScaleOfFirst(Attention):
 
 @fault("SDPA-43", "the scale of each head takes the place of the scale", "cf. iree 16676")
 class HeadScaleInPlace(Attention):
-    """1/√D is left out."""
+    """scale (default 1/√D) is left out."""
 
     def head_scale(self, x: Inputs) -> Array:
         return super().head_scale(x) / x.work(self.scale(x))
@@ -83,7 +83,7 @@ class HeadScaleInPlace(Attention):
 
 @fault("SDPA-43", "the scale of each head is applied twice", "cf. transformers 38277")
 class HeadScaleTwice(Attention):
-    """To the queries and to the scores."""
+    """The factor multiplies both the queries and the scores."""
 
     def head_scale(self, x: Inputs) -> Array:
         return super().head_scale(x) ** 2
@@ -91,7 +91,7 @@ class HeadScaleTwice(Attention):
 
 @fault("SDPA-43", "scales of heads are read by key head", "cf. flashinfer 1606")
 class HeadScaleByKeyHead(Attention):
-    """One query head per key head hides it."""
+    """Head h reads scale h // group. Calls without grouped heads are right."""
 
     def head_scale(self, x: Inputs) -> Array:
         return super().head_scale(x)[np.arange(x.q.shape[1]) // x.group]

@@ -18,7 +18,7 @@ class CausalIgnored(Attention):
 
 @fault("SDPA-9", "causal mask aligned bottom-right", "mlx 2835, executorch 22426, pytorch 108108, cutlass 2336")
 class CausalBottomRight(Attention):
-    """The diagonal ends at the last key; equal lengths hide it."""
+    """The diagonal ends at the last key. Calls with Sq = Sk are still right."""
 
     def causal_allows(self, x: Inputs) -> Array:
         return (
@@ -28,7 +28,7 @@ class CausalBottomRight(Attention):
 
 @fault("SDPA-9", "causal mask aligned bottom-right where there are more keys than queries", "mlx 2835")
 class CausalBottomRightMoreKeys(Attention):
-    """Top-left where there are more queries."""
+    """Calls with Sq ≥ Sk keep the correct top-left alignment."""
 
     def causal_allows(self, x: Inputs) -> Array:
         more = max(0, x.shape[3] - x.shape[2])
@@ -37,7 +37,7 @@ class CausalBottomRightMoreKeys(Attention):
 
 @fault("SDPA-9", "causal switched off for one query", "onnxruntime 29020, hip-ep PR 144")
 class CausalOffOneQuery(Attention):
-    """A step of decoding is thought to need no mask."""
+    """The code assumes that a step of decoding needs no causal mask."""
 
     def causal_allows(self, x: Inputs) -> Array:
         return np.ones(x.shape, bool) if x.shape[2] == 1 else super().causal_allows(x)
@@ -45,7 +45,7 @@ class CausalOffOneQuery(Attention):
 
 @fault("SDPA-9", "causal without the diagonal: a row does not see its own key", "cs249r_book PR 1953")
 class CausalStrict(Attention):
-    """j < i in the place of j ≤ i: the first row is empty."""
+    """The code tests j < i instead of j ≤ i, so the first row is fully masked."""
 
     def causal_allows(self, x: Inputs) -> Array:
         return self.keys(x) < self.diagonal(x) if x.is_causal else super().causal_allows(x)
@@ -53,7 +53,7 @@ class CausalStrict(Attention):
 
 @fault("SDPA-9", "causal lets every row see one key ahead", "octo 75, octo PR 76")
 class CausalOneAhead(Attention):
-    """j ≤ i + 1."""
+    """The code tests j ≤ i + 1."""
 
     def causal_allows(self, x: Inputs) -> Array:
         return self.keys(x) <= self.diagonal(x) + 1 if x.is_causal else super().causal_allows(x)
@@ -61,7 +61,7 @@ class CausalOneAhead(Attention):
 
 @fault("SDPA-9", "the last row of causal sees every key", "cf. mlx 2835, cf. pytorch 108108")
 class CausalLastRowSeesAll(Attention):
-    """The row that is generated from takes the path of one query, which has no causal mask."""
+    """The last row takes the path for a single query, which has no causal mask."""
 
     def causal_allows(self, x: Inputs) -> Array:
         if not x.is_causal:
@@ -71,7 +71,7 @@ class CausalLastRowSeesAll(Attention):
 
 @fault("SDPA-9", "causal reversed: a row sees itself and later keys", "levanter PR 102, LLMs-from-scratch PR 1062")
 class CausalReversed(Attention):
-    """The other triangle."""
+    """The upper triangle is allowed."""
 
     def causal_allows(self, x: Inputs) -> Array:
         return self.keys(x) >= self.diagonal(x) if x.is_causal else super().causal_allows(x)
@@ -79,7 +79,7 @@ class CausalReversed(Attention):
 
 @fault("SDPA-9", "causal inverted: a row sees the keys behind its own alone", "LLMs-from-scratch 1061")
 class CausalInverted(Attention):
-    """True above the diagonal, for a function that takes True for allowed."""
+    """The mask is True above the diagonal, but the function reads True as allowed."""
 
     def causal_allows(self, x: Inputs) -> Array:
         return self.keys(x) > self.diagonal(x) if x.is_causal else super().causal_allows(x)
@@ -87,7 +87,7 @@ class CausalInverted(Attention):
 
 @fault("SDPA-9", "one causal mask for every four rows in half precision", "pytorch 195910")
 class CausalFourRows(Attention):
-    """Three of four rows see the future; float32 takes another kernel."""
+    """Three of every four rows see later keys. Calls in float32 or with a window are right."""
 
     def diagonal(self, x: Inputs) -> Array:
         rows = np.arange(x.shape[2])[:, None]
@@ -98,7 +98,7 @@ class CausalFourRows(Attention):
 
 @fault("SDPA-10", "the causal offset ignored", "onnx 8054, tinygrad PR 15949, flax 5591, hyprstream PR 1521")
 class OffsetIgnored(Attention):
-    """Each step of decoding attends to the first keys only."""
+    """Each step of decoding attends only to the first keys."""
 
     def offset(self, x: Inputs) -> Array:
         return np.zeros((1, 1, 1, 1), int)
@@ -106,7 +106,7 @@ class OffsetIgnored(Attention):
 
 @fault("SDPA-10", "the offset of the first batch used for all", "candle-vllm PR 140")
 class OffsetFirstBatch(Attention):
-    """One number is read where there is one per sample."""
+    """The code reads a single number where the call gives one per sample."""
 
     def offset(self, x: Inputs) -> Array:
         return super().offset(x)[:1]
@@ -114,7 +114,7 @@ class OffsetFirstBatch(Attention):
 
 @fault("SDPA-10", "a negative causal offset taken as 0", "rten PR 1323")
 class OffsetClamped(Attention):
-    """Rows before the first key see the first key."""
+    """Rows that stand before the first key see keys instead of being fully masked."""
 
     def offset(self, x: Inputs) -> Array:
         return np.maximum(super().offset(x), 0)
@@ -122,7 +122,7 @@ class OffsetClamped(Attention):
 
 @fault("SDPA-10", "a given causal offset is counted from the bottom right: Sk − Sq is added", "cf. mlxcel 75")
 class OffsetFromBottomRight(Attention):
-    """Right without an offset; with one, Sk − Sq is added."""
+    """Calls with offset 0, or with Sq = Sk, are still right."""
 
     def offset(self, x: Inputs) -> Array:
         given = super().offset(x)
@@ -131,7 +131,7 @@ class OffsetFromBottomRight(Attention):
 
 @fault("SDPA-10", "the keys before the offset are masked", "onnx PR 7297")
 class OffsetMasksPast(Attention):
-    """The cache of earlier keys is not seen."""
+    """With is_causal, rows do not see the cached earlier keys."""
 
     def causal_allows(self, x: Inputs) -> Array:
         allowed = super().causal_allows(x)
@@ -140,7 +140,7 @@ class OffsetMasksPast(Attention):
 
 @fault("SDPA-10", "the offset has the wrong sign", "cf. mlxcel 75")
 class OffsetSign(Attention):
-    """j ≤ i − offset."""
+    """The code tests j ≤ i − offset."""
 
     def offset(self, x: Inputs) -> Array:
         return -super().offset(x)
@@ -152,7 +152,7 @@ class OffsetSign(Attention):
     "SageAttention PR 372, flash-sparse-attention PR 213",
 )
 class CausalTilesOfSquare(Attention):
-    """Tiles of keys beyond the rows' own tile are skipped: shows for Sq < Sk with an offset."""
+    """Calls with a positive offset lose keys; calls without an offset are right."""
 
     def causal_allows(self, x: Inputs) -> Array:
         allowed = super().causal_allows(x)

@@ -1,4 +1,4 @@
-"""(SDPA-7, SDPA-14, SDPA-24) What is written at masked keys, and sentinels that stand for infinity."""
+"""(SDPA-7, SDPA-14, SDPA-24) Values written at masked keys, and finite sentinels that stand for infinity."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Filled(Attention):
     """Writes ``value`` at masked keys instead of −inf."""
 
     def value(self, x: Inputs) -> float:
-        """The fill."""
+        """The number written at masked keys."""
         return -np.inf
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
@@ -21,7 +21,7 @@ class Filled(Attention):
 
 
 class Unguarded(Attention):
-    """Softmax without a guard: NaN in a row of −inf alone, as −inf − (−inf) is."""
+    """Softmax without a guard: a row of only −inf gives NaN, because −inf − (−inf) is NaN."""
 
     def top(self, x: Inputs, s: Array) -> Array:
         return self.sink_top(x, s.max(axis=3, keepdims=True, initial=-np.inf))
@@ -32,7 +32,7 @@ class Unguarded(Attention):
 
 @fault("SDPA-7", "masked scores filled with −1e4", "onnxruntime 14363, lattice 361, transformers 14859")
 class FillMinus1e4(Filled):
-    """Right while the allowed scores are far above −1e4; a fully masked row gives the mean of v."""
+    """Rows whose allowed scores are far above −1e4 are right; a fully masked row gives the mean of v."""
 
     def value(self, x: Inputs) -> float:
         return -1e4
@@ -40,7 +40,7 @@ class FillMinus1e4(Filled):
 
 @fault("SDPA-7", "masked scores filled with −1e9", "source 001, annotated-transformer PR 67")
 class FillMinus1e9(Filled):
-    """Right but for fully masked rows, which give the mean of v."""
+    """Only fully masked rows are wrong: they give the mean of v."""
 
     def value(self, x: Inputs) -> float:
         return -1e9
@@ -52,7 +52,7 @@ class FillMinus1e9(Filled):
     "source 004, flax 982, linformer-pytorch PR 19",
 )
 class FillMinus1e20(Unguarded, Filled):
-    """NaN in fully masked rows in float16, where the fill is −inf, and the mean of v in all others."""
+    """Fully masked rows give NaN in float16, where the fill is −inf, and the mean of v in other dtypes."""
 
     def value(self, x: Inputs) -> float:
         return -np.inf if x.dtype == np.float16 else -1e20
@@ -60,7 +60,7 @@ class FillMinus1e20(Unguarded, Filled):
 
 @fault("SDPA-7", "masked scores filled with the smallest number of the dtype", "reformer-pytorch PR 26, darts PR 3087")
 class FillSmallest(Filled):
-    """−65504 in float16 is not far below scores that overflowed downwards, and fully masked rows give the mean of v."""
+    """In float16 the fill is −65504, and scores can be lower still; fully masked rows give the mean of v."""
 
     def value(self, x: Inputs) -> float:
         return float(ml_dtypes.finfo(x.dtype).min)
@@ -68,7 +68,7 @@ class FillSmallest(Filled):
 
 @fault("SDPA-7", "masked scores filled with a tiny negative number", "transformer 10, gluonts PR 1401, RibonanzaNet 5")
 class FillMinusEpsilon(Filled):
-    """−1e-12 in place of −1e12: the masked keys weigh as much as a score of 0."""
+    """The fill is −1e-12 instead of −1e12, so a masked key weighs as much as a score of 0."""
 
     def value(self, x: Inputs) -> float:
         return -1e-12
@@ -76,7 +76,7 @@ class FillMinusEpsilon(Filled):
 
 @fault("SDPA-7", "the sign of the fill is lost: +inf", "memory-compressed-attention 2")
 class FillPlusInf(Filled):
-    """−float("−inf"): every row with a masked key is NaN."""
+    """The fill is −float("−inf"), so every row with a masked key is NaN."""
 
     def value(self, x: Inputs) -> float:
         return np.inf
@@ -84,7 +84,7 @@ class FillPlusInf(Filled):
 
 @fault("SDPA-15", "a float64 fill of −1e308 that float32 turns into −inf", "jax PR 34114")
 class FillFloat64(Unguarded, Filled):
-    """Fully masked rows: the mean of v in float64, NaN in narrower dtypes."""
+    """Fully masked rows give the mean of v in float64 and NaN in narrower dtypes."""
 
     def value(self, x: Inputs) -> float:
         return -1e308 if x.work is np.float64 else -np.inf
@@ -92,7 +92,7 @@ class FillFloat64(Unguarded, Filled):
 
 @fault("SDPA-13", "fills of mask and causal add up: −1e4 or −2e4", "onnxruntime 14363")
 class FillsAddUp(Attention):
-    """In a fully masked row the keys masked once win over the keys masked twice."""
+    """In a fully masked row, keys masked once outweigh keys masked twice."""
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
         for mask in (self.mask_allows(x), self.causal_allows(x), self.lengths_allow(x) & self.window_allows(x)):
@@ -102,7 +102,7 @@ class FillsAddUp(Attention):
 
 @fault("SDPA-7", "a mask added as (1 − mask) · −inf, which is NaN where it allows", "onnx PR 8068")
 class FillProduct(Attention):
-    """0 · −inf is NaN, at every allowed key of a call with a mask."""
+    """Every allowed key of a call with a mask gets 0 · −inf added, which is NaN."""
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
         if x.mask is not None:
@@ -112,7 +112,7 @@ class FillProduct(Attention):
 
 @fault("SDPA-13", "(1 − mask) · −inf, only where a mask meets causal", "onnx PR 8068")
 class FillProductWithCausal(Attention):
-    """A mask alone takes another path, which is right."""
+    """Calls with a mask but without is_causal take another path and are right."""
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
         if x.mask is not None and x.is_causal:
@@ -122,7 +122,7 @@ class FillProductWithCausal(Attention):
 
 @fault("SDPA-4", "the mask is written before the scale: −inf · scale", "cudnn-frontend PR 804")
 class FillBeforeScale(Attention):
-    """Right for a positive scale; 0 · −inf is NaN, and a negative scale turns −inf into +inf."""
+    """Calls with a positive scale are right. A scale of 0 turns −inf into NaN, and a negative one into +inf."""
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
         return np.where(allowed, s, x.work(-np.inf) * x.work(self.scale(x)))
@@ -130,7 +130,7 @@ class FillBeforeScale(Attention):
 
 @fault("SDPA-4", "is_causal is written before the scale: −inf · scale", "cudnn-frontend PR 804")
 class CausalBeforeScale(Attention):
-    """Right for a positive scale, and in the last row of a square, which sees every key."""
+    """Calls with a positive scale are right, and for Sq = Sk so is the last row, which sees every key."""
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
         s = super().filled(x, s, allowed)
@@ -139,7 +139,7 @@ class CausalBeforeScale(Attention):
 
 @fault("SDPA-24", "the smallest finite bias is taken for −inf", "torch-xpu-ops PR 5022, pytorch 109517")
 class SmallestIsMask(Attention):
-    """A row whose biases all equal the smallest number gives zeros instead of a mean."""
+    """A row whose biases all equal the smallest number is treated as fully masked and gives zeros."""
 
     def bias_allows(self, x: Inputs) -> Array:
         if x.bias is None:
@@ -149,7 +149,7 @@ class SmallestIsMask(Attention):
 
 @fault("SDPA-14", "a running maximum that starts at −5e4: lower rows give zeros", "flashinfer 4267, burn PR 4697")
 class SentinelMinus5e4(Attention):
-    """A finite "infinity": every power of a row below it underflows."""
+    """In a row whose scores are all well below −5e4, every power underflows."""
 
     def top(self, x: Inputs, s: Array) -> Array:
         return np.maximum(super().top(x, s), x.work(-5e4))
@@ -157,7 +157,7 @@ class SentinelMinus5e4(Attention):
 
 @fault("SDPA-14", "a maximum that never falls below 0", "flash-attention 2082, oasr PR 101")
 class SentinelZero(Attention):
-    """Rows whose scores are all far below 0 lose their bits and then everything."""
+    """Rows whose scores are all far below 0 lose precision, and further down they give zeros."""
 
     def top(self, x: Inputs, s: Array) -> Array:
         return np.maximum(super().top(x, s), x.work(0))
@@ -165,7 +165,7 @@ class SentinelZero(Attention):
 
 @fault("SDPA-14", "the maximum is not taken off before exp", "vllm-fork 275, DeepLearningExamples 169")
 class NoMaximum(Attention):
-    """exp overflows for scores above 88 in float32; where all are below −104, a sum of zeros divides zeros."""
+    """In float32 exp overflows for scores above 88; a row with all scores below −104 divides 0 by 0."""
 
     def top(self, x: Inputs, s: Array) -> Array:
         return np.zeros_like(super().top(x, s))
@@ -177,7 +177,7 @@ class NoMaximum(Attention):
 
 @fault("SDPA-14", "1e-6 added to the sum of the powers", "cf. vllm PR 39148, cf. burn PR 4697")
 class TotalPlusEpsilon(Attention):
-    """A guard against 0/0 that is in every row: a relative error of up to 1e-6."""
+    """The guard against 0/0 gives every row a relative error of up to 1e-6."""
 
     def total(self, x: Inputs, powers: Array) -> Array:
         return super().total(x, powers) + x.work(1e-6)
@@ -189,7 +189,7 @@ class TotalPlusEpsilon(Attention):
     "cf. allennlp 890, cf. vllm-fork PR 682, cf. flax 982",
 )
 class FillNotForBias(Unguarded, FillMinus1e9):
-    """Rows that masks empty give the mean of v, rows that a bias of −inf empties NaN; both in one row mix."""
+    """Rows emptied by masks give the mean of v, by a bias NaN; by both, the mean over the keys that masks drop."""
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
         others = self.mask_allows(x) & self.causal_allows(x) & self.window_allows(x) & self.lengths_allow(x)
@@ -198,7 +198,7 @@ class FillNotForBias(Unguarded, FillMinus1e9):
 
 @fault("SDPA-7", "−1e4 added once to every masked score", "transformers 14859, cf. onnxruntime 14363")
 class OneFillAdded(Attention):
-    """A fully masked row is the softmax of its scores, as if nothing were masked."""
+    """A fully masked row gets the softmax of its scores, as if nothing were masked."""
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
         s = np.where(allowed, s, s + x.work(-1e4))
@@ -207,7 +207,7 @@ class OneFillAdded(Attention):
 
 @fault("SDPA-14", "weights below 1e-6 raised to it, masked ones too", "cf. vllm PR 39148, cf. burn PR 4697")
 class WeightFloor(Attention):
-    """A guard against log 0 that is in every weight."""
+    """A guard against log 0 is applied to every weight."""
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         return np.maximum(super().normalized(x, powers, total, allowed), x.work(1e-6))

@@ -1,4 +1,4 @@
-"""(SDPA-15, SDPA-20) Fully masked rows: NaN, the mean of v, the row before, and only where some options meet."""
+"""(SDPA-15, SDPA-20) Fully masked rows that give NaN, the mean of v or another row, some only where options meet."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def fully_masked(allowed: Array) -> Array:
 
 
 def sinkless(x: Inputs) -> Array:
-    """Heads to which the call gives no sink, (Hq, 1, 1): the softmax of others has a score in every row."""
+    """Heads without a sink in this call, (Hq, 1, 1): with a sink, the softmax has a score in every row."""
     return np.asarray(np.isneginf(Attention().sinks(x))[:, None, None])
 
 
 class NanRow(Attention):
-    """NaN in the rows that ``hit`` names among those without a key, as exp(−inf + inf) gives it; none beside a sink."""
+    """NaN, as from exp(−inf + inf), in the rows that ``hit`` selects, except in heads with a sink."""
 
     def hit(self, x: Inputs, allowed: Array) -> Array:
         """Rows that come out NaN, (B, Hq, Sq, 1)."""
@@ -33,7 +33,7 @@ class NanRow(Attention):
         return np.where(self.lost(x, allowed), x.work(np.nan), super().lse(x, top, total, allowed))
 
     def lost(self, x: Inputs, allowed: Array) -> Array:
-        """Rows of ``hit`` whose largest score is −inf, (B, Hq, Sq, 1): a sink is a score."""
+        """Rows of ``hit`` in heads without a sink, (B, Hq, Sq, 1): a sink would be their largest score."""
         return self.hit(x, allowed) & sinkless(x)
 
 
@@ -52,7 +52,7 @@ class EmptyRowNanByBias(NanRow):
 
 @fault("SDPA-15", "NaN in batches whose key length is 0", "flash-attention PR 2568")
 class EmptyRowNanByLength(NanRow):
-    """An empty sample of a batch; every other length is right."""
+    """Samples with any other key length are right, as are rows that other masks empty."""
 
     def hit(self, x: Inputs, allowed: Array) -> Array:
         return fully_masked(self.lengths_allow(x)) if x.kv_lengths is not None else np.zeros_like(fully_masked(allowed))
@@ -64,7 +64,7 @@ class EmptyRowNanByLength(NanRow):
     "cf. flash-attention 443, cf. vllm 27491",
 )
 class EmptyRowNanByOffset(NanRow):
-    """More queries than keys, aligned at the bottom right: the first rows stand before the first key."""
+    """The first rows stand before the first key, for example with Sq > Sk and an offset of Sk − Sq."""
 
     def hit(self, x: Inputs, allowed: Array) -> Array:
         return fully_masked(np.broadcast_to(self.causal_allows(x), x.shape))
@@ -81,7 +81,7 @@ class EmptyRowNanCombined(NanRow):
 
 @fault("SDPA-15", "NaN in every row of a batch that has a fully masked row", "pytorch 41508")
 class EmptyRowPoisonsBatch(NanRow):
-    """The whole sample turns NaN, not the one row."""
+    """One fully masked row turns every row of every head of its sample into NaN."""
 
     def hit(self, x: Inputs, allowed: Array) -> Array:
         return np.broadcast_to(fully_masked(allowed).any(axis=(1, 2, 3), keepdims=True), fully_masked(allowed).shape)
@@ -89,7 +89,7 @@ class EmptyRowPoisonsBatch(NanRow):
 
 @fault("SDPA-15", "the mean of v in fully masked rows", "onnxruntime 28904, onnxscript PR 2654, apex 1390, source 001")
 class EmptyRowMean(Attention):
-    """Softmax over equal fills: every key, masked or not, gets the weight 1/Sk; beside a sink fills weigh nothing."""
+    """Softmax over equal fills gives every key the weight 1/Sk. In heads with a sink the fills weigh nothing."""
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         weights = super().normalized(x, powers, total, allowed)
@@ -98,7 +98,7 @@ class EmptyRowMean(Attention):
 
 @fault("SDPA-15", "the mean of v in rows that mask and causal empty only together", "onnxruntime 28904")
 class EmptyRowMeanCombined(Attention):
-    """Each alone gives zeros; a sentinel of −1e30 is left where they meet."""
+    """Rows that mask or is_causal empties by itself are zeros; other fully masked rows keep fills of −1e30."""
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         weights = super().normalized(x, powers, total, allowed)
@@ -109,7 +109,7 @@ class EmptyRowMeanCombined(Attention):
 
 @fault("SDPA-15", "fully masked rows are not written: they hold the row before", "mlx 2395")
 class EmptyRowNotWritten(Attention):
-    """The output buffer keeps what was there; here the row before, or ones in the first row."""
+    """The output buffer keeps its old content: here the row before, or ones for the first row."""
 
     def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
         output = super().summed(x, weights, allowed, v)
@@ -119,7 +119,7 @@ class EmptyRowNotWritten(Attention):
 
 @fault("SDPA-15", "a finite lse in fully masked rows", "flashinfer 4452")
 class EmptyRowLseFinite(Attention):
-    """−5e4 instead of −inf: merged with another part of the keys it still looks like a part."""
+    """lse is −5e4 instead of −inf, so a merge with other keys still counts the row as a part."""
 
     def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:
         return np.where(fully_masked(allowed), x.work(-5e4), super().lse(x, top, total, allowed))
@@ -127,7 +127,7 @@ class EmptyRowLseFinite(Attention):
 
 @fault("SDPA-18", "NaN weights in fully masked rows, beside a right output", "pytorch 41508")
 class EmptyRowWeightsNan(Attention):
-    """The output is mended after the fact, the returned weights are not."""
+    """The output is corrected afterwards, but the returned weights are not."""
 
     def stored_weights(self, x: Inputs, weights: Array) -> Array:
         return np.where(fully_masked(self.allowed(x)), np.nan, weights).astype(x.dtype)
@@ -135,7 +135,7 @@ class EmptyRowWeightsNan(Attention):
 
 @fault("SDPA-20", "NaN for no keys", "flash-attention PR 2568, pytorch 141219")
 class EmptyKeysNan(NanRow):
-    """Sk = 0 divides 0 by 0; masked rows are guarded."""
+    """With Sk = 0 the code divides 0 by 0. Rows whose keys are all masked are guarded."""
 
     def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
         return np.where(self.lost(x, allowed), x.work(np.nan), super().summed(x, weights, allowed, v))
@@ -146,7 +146,7 @@ class EmptyKeysNan(NanRow):
 
 @fault("SDPA-20", "zeros where queries and keys have width 0", "pytorch 184330")
 class EmptyWidthZeros(Attention):
-    """q and k without elements are taken for a call without a result."""
+    """A call whose q and k have no elements is treated as one without a result."""
 
     def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
         return super().summed(x, weights, allowed, v) * x.work(x.q.shape[3] > 0)
@@ -154,7 +154,7 @@ class EmptyWidthZeros(Attention):
 
 @fault("SDPA-20", "an error for an empty axis", "pytorch 133780, flash-attention 1537")
 class EmptyAxesRefused(Attention):
-    """A batch of none, no queries or no keys: "batch size must be positive"."""
+    """A call raises where B, Hq, Sq or Sk is 0: "batch size, heads and lengths must be positive"."""
 
     def check(self, x: Inputs) -> None:
         super().check(x)

@@ -1,4 +1,4 @@
-"""(SDPA-1, SDPA-2, SDPA-14, SDPA-16, SDPA-17) Heads paired, split or merged wrongly, and axes or arrays mistaken."""
+"""(SDPA-1, SDPA-2, SDPA-14, SDPA-16, SDPA-17) Heads paired, split or merged wrongly, and axes or arrays confused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attention_conformance.conformance.spec.sdpa import Expected
 
 @fault("SDPA-17", "query head h reads key head h mod Hkv", "onnx PR 7274, onnxscript PR 2408, jax-js PR 180")
 class HeadsTiled(Attention):
-    """Tiled in the place of repeated: one key head, or as many as query heads, hide it."""
+    """The heads are tiled instead of repeated. Calls with Hkv = 1 or Hkv = Hq are still right."""
 
     def heads(self, x: Inputs, array: Array) -> Array:
         return np.tile(array, (1, x.group, 1, 1))
@@ -22,7 +22,7 @@ class HeadsTiled(Attention):
 
 @fault("SDPA-17", "query head h reads value head h mod Hkv", "onnx PR 7274, onnxscript PR 2408")
 class ValueHeadsTiled(Attention):
-    """Keys are paired rightly."""
+    """Query heads still read the right key heads."""
 
     def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
         q, k, _ = super().operands(x)
@@ -35,7 +35,7 @@ class ValueHeadsTiled(Attention):
     "ONNXim PR 34, HipKittens PR 22, native-sparse-attention-triton 27",
 )
 class HeadsByGroupCount(Attention):
-    """The number of groups taken for their size; where both are equal it fits."""
+    """The number of groups is taken for their size. Calls where both are equal, or Hkv = 1, are right."""
 
     def heads(self, x: Inputs, array: Array) -> Array:
         hkv = array.shape[1]
@@ -44,7 +44,7 @@ class HeadsByGroupCount(Attention):
 
 @fault("SDPA-17", "every query head reads the first key head", "ONNXim PR 34")
 class HeadsFirstForAll(Attention):
-    """Multi-query attention for any number of key heads; shows without groups too."""
+    """The code treats every call as multi-query attention, grouped or not. Calls with one key head are right."""
 
     def heads(self, x: Inputs, array: Array) -> Array:
         return np.repeat(array[:, :1], x.shape[1], axis=1)
@@ -52,7 +52,7 @@ class HeadsFirstForAll(Attention):
 
 @fault("SDPA-17", "grouped heads switch causal off", "xformers PR 1239")
 class GroupedDropsCausal(Attention):
-    """The kernel for groups folds them into the rows, and the diagonal is lost."""
+    """The kernel for grouped heads folds them into the rows and loses the diagonal."""
 
     def causal_allows(self, x: Inputs) -> Array:
         return np.ones(x.shape, bool) if x.group > 1 else super().causal_allows(x)
@@ -64,7 +64,7 @@ class GroupedDropsCausal(Attention):
     "flash-attention PR 2528, xformers PR 1239",
 )
 class GroupedRowsCounted(Attention):
-    """Row i of the g-th head of a group is taken for row i · group + g."""
+    """Row i of the g-th head of a group of n heads counts as row i · n + g."""
 
     def diagonal(self, x: Inputs) -> Array:
         if x.group <= 1:
@@ -75,7 +75,7 @@ class GroupedRowsCounted(Attention):
 
 @fault("SDPA-1", "heads split by a view, without the transpose", "onnx 7118, FuxiCTR 30, torch-mlir PR 4470")
 class SplitByView(Attention):
-    """(B, S, H, D) memory is taken for (B, H, S, D); one head or one row hides it."""
+    """Memory in the layout (B, S, H, D) is read as (B, H, S, D). Arrays with one head or one row are right."""
 
     def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
         def split(array: Array) -> Array:
@@ -91,7 +91,7 @@ class SplitByView(Attention):
 
 @fault("SDPA-1", "heads merged by a view, without the transpose", "transformer-from-scratch PR 6, source 002")
 class MergedByView(Attention):
-    """The output is in the wrong order, in the right shape."""
+    """The output has the right shape, but its elements are in the wrong order."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         b, h, s, d = output.shape
@@ -100,7 +100,7 @@ class MergedByView(Attention):
 
 @fault("SDPA-1", "with a batch of one, a head reads its neighbour's keys", "flashinfer 1898")
 class BatchOfOne(Attention):
-    """The batch axis is squeezed away and the heads move up; larger batches are right."""
+    """The batch axis is squeezed away and the heads shift by one. Larger batches are right."""
 
     def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
         q, k, v = super().operands(x)
@@ -109,7 +109,7 @@ class BatchOfOne(Attention):
 
 @fault("SDPA-1", "every batch reads the keys of the first", "cf. source 002")
 class FirstBatchKeys(Attention):
-    """The batch stride of k is 0; one batch hides it."""
+    """The batch stride of k is taken as 0. A batch of one is right."""
 
     def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
         q, k, v = super().operands(x)
@@ -120,7 +120,7 @@ class FirstBatchKeys(Attention):
     "SDPA-17", "query head h reads key head min(h, Hkv − 1)", "cf. ONNXim PR 34, cf. native-sparse-attention-triton 27"
 )
 class HeadsClamped(Attention):
-    """An index past the last key head stays at it; as many key heads as query heads hide it."""
+    """Query heads past the last key head read the last one. Calls with Hkv = 1 or Hkv = Hq are right."""
 
     def heads(self, x: Inputs, array: Array) -> Array:
         return array[:, np.minimum(np.arange(x.shape[1]), array.shape[1] - 1)]
@@ -132,7 +132,7 @@ class HeadsClamped(Attention):
     "cf. onnx 7118, cf. FuxiCTR 30",
 )
 class KeysAcrossSamples(Attention):
-    """Sequence-first keys meet batch-first queries; a batch of one hides it."""
+    """Sequence-first keys are combined with batch-first queries. A batch of one is right."""
 
     def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
         def crossed(array: Array) -> Array:
@@ -145,7 +145,7 @@ class KeysAcrossSamples(Attention):
 
 @fault("SDPA-1", "the two halves of the head width taken for keys of their own", "cf. FuxiCTR 30, cf. onnx 7118")
 class WidthHalvesAsKeys(Attention):
-    """(S, D) read as (2 · S, D/2), of queries, keys and values alike; an odd width takes another path."""
+    """Queries, keys and values (S, D) are read as (2 · S, D/2). Calls with an odd width or a bias are right."""
 
     def attend(self, x: Inputs) -> Expected:
         if x.q.shape[3] % 2 or x.v.shape[3] % 2 or x.bias is not None:
@@ -166,7 +166,7 @@ class WidthHalvesAsKeys(Attention):
 
 
 class OtherAxes(Attention):
-    """The softmax over other ``axes`` than the keys, as a library's function computes it; lse is right."""
+    """Softmax over ``axes`` instead of over the keys, computed as a library's function does; lse is right."""
 
     axes: ClassVar[tuple[int, ...]]
 
@@ -181,42 +181,42 @@ class OtherAxes(Attention):
     "annotated_deep_learning_paper_implementations 146, annotated_deep_learning_paper_implementations 282, fastNLP 254",
 )
 class SoftmaxOverRows(OtherAxes):
-    """The weights that a key gets add up to 1, not those of a row; NaN where a key is masked for every row."""
+    """The weights of a key, not of a row, add up to 1. A key that is masked for every row gives NaN."""
 
     axes = (2,)
 
 
 @fault("SDPA-14", "the softmax is over the heads", "rendezvous-in-time 3")
 class SoftmaxOverHeads(OtherAxes):
-    """The axis that a softmax without one takes of four; one head gives every key the weight 1."""
+    """A softmax called without an axis takes axis 1 of four. With one head every key gets the weight 1."""
 
     axes = (1,)
 
 
 @fault("SDPA-14", "the softmax is over batches and heads", "attention-is-all-you-need-pytorch 52")
 class SoftmaxOverBatchesAndHeads(OtherAxes):
-    """Heads are folded into the batch, and a softmax without an axis takes the first of three."""
+    """Heads are folded into the batch, and a softmax called without an axis takes the first of three axes."""
 
     axes = (0, 1)
 
 
 @fault("SDPA-14", "the softmax is over batches and query rows", "PyTorch-NLP 2")
 class SoftmaxOverBatchesAndRows(OtherAxes):
-    """Scores are folded to (B · Sq, Sk), and the first axis is taken; one row of one batch gives every weight 1."""
+    """Scores are folded to (B · Sq, Sk), and the softmax takes axis 0. With B = Sq = 1 every weight is 1."""
 
     axes = (0, 2)
 
 
 @fault("SDPA-14", "the softmax is over heads and keys together", "detr 247")
 class SoftmaxOverHeadsAndKeys(OtherAxes):
-    """The weights of all heads add up to 1; one head hides it."""
+    """The weights of a row add up to 1 over all heads. Calls with one head are right."""
 
     axes = (1, 3)
 
 
 @fault("SDPA-16", "the weights are transposed before they meet the values", "Self-Attention-GAN 11")
 class WeightsUsedTransposed(Attention):
-    """Row i gets the weights that rows give to key i: only where Sq = Sk does it fit."""
+    """Row i gets the weights that the rows give to key i. The code runs only where Sq = Sk."""
 
     def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
         return weights.swapaxes(2, 3) @ v
@@ -224,7 +224,7 @@ class WeightsUsedTransposed(Attention):
 
 @fault("SDPA-16", "a row gets its own value, times the sum of its weights", "pytorch-tpu-transformers PR 34")
 class OwnValues(Attention):
-    """einsum("bnsk,bnsh->bnsh"): only where Sq = Sk, or either is 1, does it fit."""
+    """The code computes einsum("bnsk,bnsh->bnsh"), which runs only where Sq = Sk or either is 1."""
 
     def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
         return np.einsum("bnsk,bnsh->bnsh", weights, v)
@@ -232,7 +232,7 @@ class OwnValues(Attention):
 
 @fault("SDPA-16", "keys are averaged in the place of values", "cf. agentic-flow 191")
 class KeysForValues(Attention):
-    """Equal keys and values, as in many an example, hide it."""
+    """Calls with equal keys and values, as in many examples, are right."""
 
     def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
         q, k, _ = super().operands(x)
@@ -241,7 +241,7 @@ class KeysForValues(Attention):
 
 @fault("SDPA-2", "scores are products with the values, not with the keys", "ARGMINN 1")
 class ValuesForKeys(Attention):
-    """Equal keys and values hide it; Dv ≠ D raises."""
+    """Calls with equal keys and values are right; Dv ≠ D raises an exception."""
 
     def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
         q, _, v = super().operands(x)

@@ -13,7 +13,7 @@ LIMIT = 65536
 
 @fault("SDPA-9", "the key index wraps at 65536", "pytorch 162588")
 class KeyIndex16Bits(Attention):
-    """Causal and windows of longer sequences; without a mask no index is compared."""
+    """Only calls that compare key indices, as for is_causal or a window, over more than 65536 keys are wrong."""
 
     def keys(self, x: Inputs) -> Array:
         return super().keys(x) % LIMIT
@@ -21,7 +21,7 @@ class KeyIndex16Bits(Attention):
 
 @fault("SDPA-7", "the mask is read with a key index that wraps at 65536", "pytorch 162588, llama.cpp 24912")
 class MaskIndex16Bits(Attention):
-    """Key 65536 takes the mask of key 0."""
+    """Key 65536 reads the mask of key 0."""
 
     def spread(self, x: Inputs, array: Array) -> Array:
         return super().spread(x, array)[..., np.arange(x.shape[3]) % LIMIT]
@@ -29,7 +29,7 @@ class MaskIndex16Bits(Attention):
 
 @fault("SDPA-1", "batches and heads beyond 65535 are not computed", "pytorch 142228, flash-linear-attention PR 1077")
 class GridLimit(Attention):
-    """The launch covers 65535 blocks; the rest stays zero."""
+    """The launch covers 65535 blocks, and the output of the rest stays zero."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         output = super().stored(x, output)
@@ -39,7 +39,7 @@ class GridLimit(Attention):
 
 @fault("SDPA-9", "positions counted in the storage dtype", "cf. ml_dtypes 63")
 class PositionsInStorage(Attention):
-    """bfloat16 counts to 256, float16 to 2048; then several keys share a position."""
+    """bfloat16 counts exactly only to 256 and float16 to 2048; beyond that, several keys share a position."""
 
     def keys(self, x: Inputs) -> Array:
         return super().keys(x).astype(x.dtype).astype(np.float64)
@@ -47,7 +47,7 @@ class PositionsInStorage(Attention):
 
 @fault("SDPA-7", "with a mask, every batch but the first comes out 0", "pytorch 139462")
 class MaskedBatchesZero(Attention):
-    """The mask was prepared for another length."""
+    """The mask was prepared for another length. Masks shared by all batches are right."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         output = super().stored(x, output)

@@ -1,4 +1,4 @@
-"""(SDPA-12) Key lengths ignored, off by one, rounded to a tile, or of another sample."""
+"""(SDPA-12) Key lengths that are ignored, off by one, rounded to a tile, or read from another sample."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attention_conformance.conformance.spec.sdpa import Expected
 
 
 class Lengths(Attention):
-    """Reads ``lengths`` instead of what was given."""
+    """Uses ``lengths`` instead of the given key lengths."""
 
     def lengths(self, x: Inputs, given: Array) -> Array:
         """The lengths that are used, (B,)."""
@@ -26,7 +26,7 @@ class Lengths(Attention):
 
 @fault("SDPA-12", "key lengths ignored", "jax 23349, cudnn-frontend PR 554")
 class LengthsIgnored(Lengths):
-    """Padding is attended to."""
+    """Rows attend to the padding as well."""
 
     def lengths(self, x: Inputs, given: Array) -> Array:
         return np.full_like(given, x.shape[3])
@@ -34,7 +34,7 @@ class LengthsIgnored(Lengths):
 
 @fault("SDPA-12", "one key more than the length", "cf. zml PR 563")
 class LengthsOneMore(Lengths):
-    """j ≤ length."""
+    """The code tests j ≤ length."""
 
     def lengths(self, x: Inputs, given: Array) -> Array:
         return given + 1
@@ -42,7 +42,7 @@ class LengthsOneMore(Lengths):
 
 @fault("SDPA-12", "the last valid key dropped", "TransformerEngine 3331, cs249r_book PR 1953")
 class LengthsOneFewer(Lengths):
-    """j < length − 1."""
+    """The code tests j < length − 1."""
 
     def lengths(self, x: Inputs, given: Array) -> Array:
         return given - 1
@@ -50,7 +50,7 @@ class LengthsOneFewer(Lengths):
 
 @fault("SDPA-12", "the length of the first batch used for all", "yalis PR 53, reasoning-from-scratch 33")
 class LengthsFirstBatch(Lengths):
-    """A scalar is read from an array of lengths."""
+    """The code reads one scalar from the array of lengths."""
 
     def lengths(self, x: Inputs, given: Array) -> Array:
         return np.broadcast_to(given[:1], given.shape)
@@ -58,7 +58,7 @@ class LengthsFirstBatch(Lengths):
 
 @fault("SDPA-12", "the longest length used for all", "mlx-vlm PR 1946")
 class LengthsLongest(Lengths):
-    """The batch is as long as its longest sample."""
+    """Shorter samples attend to their padding, up to the longest length."""
 
     def lengths(self, x: Inputs, given: Array) -> Array:
         return np.full_like(given, given.max(initial=0))
@@ -66,7 +66,7 @@ class LengthsLongest(Lengths):
 
 @fault("SDPA-12", "a length of 0 means all keys", "cf. flash-attention 2574")
 class LengthsZeroIsAll(Lengths):
-    """``length or Sk``: 0 is false."""
+    """The code computes ``length or Sk``, and 0 is false."""
 
     def lengths(self, x: Inputs, given: Array) -> Array:
         return np.where(given == 0, x.shape[3], given)
@@ -74,7 +74,7 @@ class LengthsZeroIsAll(Lengths):
 
 @fault("SDPA-12", "lengths rounded up to a multiple of 8", "TransformerEngine 3331")
 class LengthsRoundedUp(Lengths):
-    """698 becomes 704."""
+    """A length of 698 becomes 704."""
 
     def lengths(self, x: Inputs, given: Array) -> Array:
         return -(-given // 8) * 8
@@ -82,7 +82,7 @@ class LengthsRoundedUp(Lengths):
 
 @fault("SDPA-12", "keys behind the length scored 0 instead of masked", "flashinfer PR 5090, tt-metal 54833")
 class LengthsZeroScore(Attention):
-    """Zero-filled keys have the score 0, and exp(0) = 1 in the sum; their values are 0."""
+    """Keys and values past the length are filled with zeros, so each such key adds exp(0) = 1 to the sum."""
 
     def attend(self, x: Inputs) -> Expected:
         if x.kv_lengths is None:
@@ -94,7 +94,7 @@ class LengthsZeroScore(Attention):
 
 @fault("SDPA-12", "key lengths cut the queries too", "vigg_ribonanza 1")
 class LengthsCutQueries(Attention):
-    """Rows behind the length give zeros, as in self-attention over padded samples."""
+    """With Sq = Sk, rows past the key length give zeros, as in self-attention over padded samples."""
 
     def lengths_allow(self, x: Inputs) -> Array:
         allowed = super().lengths_allow(x)
@@ -105,7 +105,7 @@ class LengthsCutQueries(Attention):
 
 @fault("SDPA-13", "key lengths move the causal diagonal to their end", "onnx PR 8068, onnx 8054")
 class LengthsMoveDiagonal(Attention):
-    """Each sample is aligned at its own last valid key, though no offset is given."""
+    """Each sample's diagonal ends at its own last valid key. Calls with an offset are right."""
 
     def causal_allows(self, x: Inputs) -> Array:
         if x.kv_lengths is None or not x.is_causal or np.any(self.offset(x)):
@@ -115,7 +115,7 @@ class LengthsMoveDiagonal(Attention):
 
 @fault("SDPA-13", "key lengths dropped where is_causal is given", "dia PR 170")
 class LengthsDroppedWithCausal(Attention):
-    """One of two masks wins."""
+    """The code keeps only one of two masks."""
 
     def lengths_allow(self, x: Inputs) -> Array:
         return np.ones(x.shape, bool) if x.is_causal else super().lengths_allow(x)

@@ -1,4 +1,4 @@
-"""(SDPA-6, SDPA-7, SDPA-13) Masks and biases misread: polarity, dtype, order, and options that drop one another."""
+"""(SDPA-6, SDPA-7, SDPA-13) Masks and biases misread: polarity, dtype, order, and options that disable one another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attention_conformance.conformance.faults.registry import fault
     "pytorch 170400, transformers PR 38094, openvino PR 32046, cs249r_book PR 1785",
 )
 class MaskInverted(Attention):
-    """The meaning of nn.MultiheadAttention under the same name."""
+    """The code follows nn.MultiheadAttention, which means the opposite by the same name."""
 
     def mask_allows(self, x: Inputs) -> Array:
         return super().mask_allows(x if x.mask is None else replace(x, mask=~x.mask))
@@ -24,7 +24,7 @@ class MaskInverted(Attention):
 
 @fault("SDPA-7", "the mask ignored", "DI-engine 333, Practical_NLP_in_PyTorch PR 8")
 class MaskIgnored(Attention):
-    """Accepted and never read."""
+    """The argument is accepted and never read."""
 
     def mask_allows(self, x: Inputs) -> Array:
         return super().mask_allows(replace(x, mask=None))
@@ -32,7 +32,7 @@ class MaskIgnored(Attention):
 
 @fault("SDPA-7", "the mask ignored with one query", "hip-ep PR 144")
 class MaskIgnoredOneQuery(Attention):
-    """The path for decoding has no mask."""
+    """The decoding path does not apply the mask."""
 
     def mask_allows(self, x: Inputs) -> Array:
         return super().mask_allows(replace(x, mask=None) if x.shape[2] == 1 else x)
@@ -40,7 +40,7 @@ class MaskIgnoredOneQuery(Attention):
 
 @fault("SDPA-7", "a mask or bias is not read: where one is given the call is causal", "executorch PR 10285")
 class MaskMeansCausal(Attention):
-    """As if every mask were the causal one; one query sees all keys, and a call that is causal anyway is right."""
+    """Every mask or bias is taken for the causal one. A single query sees all keys; is_causal calls are right."""
 
     def allowed(self, x: Inputs) -> Array:
         if x.is_causal or (x.mask is None and x.bias is None):
@@ -53,7 +53,7 @@ class MaskMeansCausal(Attention):
 
 @fault("SDPA-7", "a boolean mask added to the scores as 0 and 1", "diffusers 14342")
 class MaskAdded(Attention):
-    """Nothing is masked; the allowed keys get a bonus of 1."""
+    """No key is masked; the scores of allowed keys only rise by 1."""
 
     def mask_allows(self, x: Inputs) -> Array:
         return super().mask_allows(replace(x, mask=None))
@@ -65,7 +65,7 @@ class MaskAdded(Attention):
 
 @fault("SDPA-7", "the mask applied after softmax", "pytorch-image-models PR 2236, memory-compressed-attention 2")
 class MaskAfterSoftmax(Attention):
-    """The rows no longer add up to 1."""
+    """Masked weights become 0, so rows no longer add up to 1."""
 
     def mask_allows(self, x: Inputs) -> Array:
         return super().mask_allows(replace(x, mask=None))
@@ -76,7 +76,7 @@ class MaskAfterSoftmax(Attention):
 
 @fault("SDPA-6", "a bias read as a boolean mask: what is not 0 is dropped", "pytorch 107084")
 class BiasAsMask(Attention):
-    """The fast path of an encoder layer."""
+    """The fast path of an encoder layer converts the bias to bool."""
 
     def added(self, x: Inputs, s: Array) -> Array:
         return s
@@ -87,7 +87,7 @@ class BiasAsMask(Attention):
 
 @fault("SDPA-6", "the bias ignored", "keras-hub PR 2977")
 class BiasIgnored(Attention):
-    """Only its −inf is seen."""
+    """Only a bias of −inf has an effect."""
 
     def added(self, x: Inputs, s: Array) -> Array:
         return s
@@ -95,7 +95,7 @@ class BiasIgnored(Attention):
 
 @fault("SDPA-6", "the bias ignored with one query", "keras-hub PR 2977")
 class BiasIgnoredOneQuery(Attention):
-    """A path of its own for decoding, without the bias."""
+    """The separate decoding path does not add the bias; a bias of −inf still masks."""
 
     def added(self, x: Inputs, s: Array) -> Array:
         return s if x.shape[2] == 1 else super().added(x, s)
@@ -103,7 +103,7 @@ class BiasIgnoredOneQuery(Attention):
 
 @fault("SDPA-6", "the bias added before the scale", "ppl.llm.kernel.cuda PR 48, cudnn-frontend PR 804")
 class BiasScaled(Attention):
-    """(q · k + bias) · scale."""
+    """The code computes (q · k + bias) · scale."""
 
     def added(self, x: Inputs, s: Array) -> Array:
         return s if x.bias is None else s + self.spread(x, x.bias).astype(x.work) * x.work(self.scale(x))
@@ -111,7 +111,7 @@ class BiasScaled(Attention):
 
 @fault("SDPA-13", "the mask dropped where is_causal is given", "pytorch PR 178588, dia PR 170")
 class MaskDroppedWithCausal(Attention):
-    """One of two masks wins."""
+    """The code keeps only one of two masks."""
 
     def mask_allows(self, x: Inputs) -> Array:
         return super().mask_allows(replace(x, mask=None) if x.is_causal else x)
@@ -119,7 +119,7 @@ class MaskDroppedWithCausal(Attention):
 
 @fault("SDPA-13", "the bias dropped where is_causal is given", "cf. pytorch PR 178588, cf. keras-hub PR 2977")
 class BiasDroppedWithCausal(Attention):
-    """One of two masks wins, and the bias was taken for one; its −inf is lost too."""
+    """The code treats the bias as a mask and keeps only one of two masks, so a bias of −inf is lost too."""
 
     def added(self, x: Inputs, s: Array) -> Array:
         return s if x.is_causal else super().added(x, s)
@@ -130,7 +130,7 @@ class BiasDroppedWithCausal(Attention):
 
 @fault("SDPA-13", "causal dropped where a mask is given", "candle PR 3632, BONSAI PR 344, keras PR 23040")
 class CausalDroppedWithMask(Attention):
-    """One of two masks wins."""
+    """The code keeps only one of two masks."""
 
     def causal_allows(self, x: Inputs) -> Array:
         return np.ones(x.shape, bool) if x.mask is not None else super().causal_allows(x)
@@ -138,7 +138,7 @@ class CausalDroppedWithMask(Attention):
 
 @fault("SDPA-13", "a key is allowed if mask or causal allow it", "local-attention 5")
 class MaskOrCausal(Attention):
-    """Or in the place of and."""
+    """The masks are combined by OR instead of AND."""
 
     def causal_allows(self, x: Inputs) -> Array:
         return np.ones(x.shape, bool) if x.mask is not None and x.is_causal else super().causal_allows(x)
@@ -151,7 +151,7 @@ class MaskOrCausal(Attention):
 
 @fault("SDPA-13", "causal dropped where the weights are returned", "keras 23038")
 class CausalDroppedWithWeights(Attention):
-    """The path that returns weights is another one."""
+    """Calls that return the weights take a separate path, which has no causal mask."""
 
     def causal_allows(self, x: Inputs) -> Array:
         return np.ones(x.shape, bool) if x.return_weights else super().causal_allows(x)
@@ -159,7 +159,7 @@ class CausalDroppedWithWeights(Attention):
 
 @fault("SDPA-13", "the mask dropped where key lengths are given", "cf. dia PR 170")
 class MaskDroppedWithLengths(Attention):
-    """Padding is thought to be all there is to mask."""
+    """The code assumes that padding is all there is to mask."""
 
     def mask_allows(self, x: Inputs) -> Array:
         return super().mask_allows(x if x.kv_lengths is None else replace(x, mask=None))
@@ -167,7 +167,7 @@ class MaskDroppedWithLengths(Attention):
 
 @fault("SDPA-13", "the mask dropped where a bias is given", "cf. pytorch PR 178588, cf. dia PR 170")
 class MaskDroppedWithBias(Attention):
-    """One operand is for both, and the bias takes it."""
+    """Mask and bias share one operand, and the bias takes it."""
 
     def mask_allows(self, x: Inputs) -> Array:
         return super().mask_allows(x if x.bias is None else replace(x, mask=None))
@@ -175,7 +175,7 @@ class MaskDroppedWithBias(Attention):
 
 @fault("SDPA-13", "the window dropped where a mask is given", "cf. jax 32300")
 class WindowDroppedWithMask(Attention):
-    """The window is only built where there is no mask yet."""
+    """The window is built only where the call has no mask."""
 
     def window(self, x: Inputs) -> tuple[int | None, int | None]:
         return (None, None) if x.mask is not None else super().window(x)
@@ -183,7 +183,7 @@ class WindowDroppedWithMask(Attention):
 
 @fault("SDPA-7", "a square mask transposed", "transformer PR 40")
 class MaskTransposed(Attention):
-    """Rows for keys: only where Sq = Sk does it fit."""
+    """Rows and keys of the mask are exchanged. Calls with Sq ≠ Sk are right."""
 
     def mask_allows(self, x: Inputs) -> Array:
         if x.mask is None or x.shape[2] != x.shape[3]:
@@ -193,7 +193,7 @@ class MaskTransposed(Attention):
 
 @fault("SDPA-7", "with one allowed key the output is not quite its value", "tt-metal 51927")
 class OneKeyLeaks(Attention):
-    """2^-6 of the weight goes to all keys, masked ones too; a correlation above 0.999 hides it."""
+    """2^-6 of the weight is spread over all keys, masked ones too. A correlation above 0.999 does not show it."""
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         weights = super().normalized(x, powers, total, allowed)
@@ -207,7 +207,7 @@ class OneKeyLeaks(Attention):
     "allennlp PR 437",
 )
 class MaskedWeightsDividedOut(Attention):
-    """A mask multiplies the scores and, after a softmax over all keys, the weights; 1e−4 is added in float16."""
+    """The mask multiplies the scores and, after a softmax over all keys, the weights; float16 adds 1e−4 instead."""
 
     def softmax(self, x: Inputs, s: Array, allowed: Array) -> tuple[Array, Array]:
         if allowed.all():

@@ -1,4 +1,4 @@
-"""(SDPA-28, SDPA-30) Strides ignored, memory behind the inputs read, inputs written to."""
+"""(SDPA-28, SDPA-30) Strides ignored, memory past the end of the inputs read, inputs written to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attention_conformance.conformance.spec.sdpa import Expected
 
 
 def as_it_lies(array: Array) -> Array:
-    """The elements in the order of memory, taken for a contiguous array of that shape."""
+    """The elements in memory order, read as a contiguous array of the same shape."""
     return np.ravel(array, order="K").reshape(array.shape)
 
 
@@ -26,7 +26,7 @@ class StridesIgnored(Attention):
 
 @fault("SDPA-30", "the stride of the innermost axis ignored", "pytorch PR 187506")
 class InnerStrideIgnored(Attention):
-    """Heads and rows may have any stride; the width must be contiguous, and is not checked."""
+    """Heads and rows may have any stride, but the code takes the width to be contiguous without a check."""
 
     def attend(self, x: Inputs) -> Expected:
         def read(array: Array) -> Array:
@@ -38,7 +38,7 @@ class InnerStrideIgnored(Attention):
 
 @fault("SDPA-30", "strides of the mask ignored", "pytorch PR 184180, onnxruntime PR 28963")
 class MaskStridesIgnored(Attention):
-    """A transposed mask is read as if it were contiguous."""
+    """A transposed mask or bias is read as if it were contiguous."""
 
     def spread(self, x: Inputs, array: Array) -> Array:
         return super().spread(x, as_it_lies(array))
@@ -46,7 +46,7 @@ class MaskStridesIgnored(Attention):
 
 @fault("SDPA-30", "values behind the last key are read, with the weight 0", "vllm PR 936, pytorch PR 169222")
 class ReadsBehind(Attention):
-    """0 · NaN is NaN: what lies there decides."""
+    """Calls are wrong where NaN or infinity lies there, because 0 · NaN is NaN."""
 
     def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
         output = super().summed(x, weights, allowed, v)
@@ -58,7 +58,7 @@ class ReadsBehind(Attention):
 
 @fault("SDPA-28", "q scaled in place", "cf. flashinfer PR 2084")
 class QueryScaledInPlace(Attention):
-    """Right at the first call; the caller's q is not what it was."""
+    """The first call is right, but it leaves the caller's q changed."""
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
         scores = super().scores(x, q, k)
@@ -68,7 +68,7 @@ class QueryScaledInPlace(Attention):
 
 @fault("SDPA-28", "k smoothed in place", "FastVideo PR 1457")
 class KeysSmoothedInPlace(Attention):
-    """The mean over the keys is taken off, which changes no weight, in the caller's array."""
+    """The code subtracts the mean over the keys, which changes no weight, in the caller's own array."""
 
     def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
         operands = super().operands(x)
@@ -79,7 +79,7 @@ class KeysSmoothedInPlace(Attention):
 
 @fault("SDPA-28", "causal written into the caller's mask", "cf. flashinfer PR 2084, cf. FastVideo PR 1457")
 class MaskWritten(Attention):
-    """mask &= causal; broadcast masks are copied first."""
+    """The code runs ``mask &= causal``. Masks that must be broadcast are copied first and stay intact."""
 
     def mask_allows(self, x: Inputs) -> Array:
         if x.mask is not None and x.is_causal and x.mask.shape == x.shape and x.mask.flags.writeable:

@@ -1,4 +1,4 @@
-"""(SDPA-21, SDPA-23) NaN that is hidden, or that spreads."""
+"""(SDPA-21, SDPA-23) NaN that is hidden or that spreads, and masked keys that affect the result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attention_conformance.conformance.faults.registry import fault
 
 @fault("SDPA-23", "a NaN query gives zeros", "pytorch 141128, pytorch PR 188147")
 class NanQueryZero(Attention):
-    """A guard for fully masked rows takes NaN for one."""
+    """A guard for fully masked rows also applies to a sum that is NaN."""
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         weights = super().normalized(x, powers, total, allowed)
@@ -20,7 +20,7 @@ class NanQueryZero(Attention):
 
 @fault("SDPA-23", "a NaN key is dropped from its rows", "lattice 740, torch-xpu-ops PR 5022")
 class NanKeyDropped(Attention):
-    """A maximum and a sum that skip NaN."""
+    """The maximum and the sum of a row skip NaN."""
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
         s = super().filled(x, s, allowed)
@@ -29,15 +29,15 @@ class NanKeyDropped(Attention):
 
 @fault("SDPA-23", "NaN replaced by 0 in the output", "rten PR 1321")
 class NanToZero(Attention):
-    """The remedy for fully masked rows, laid over everything."""
+    """The remedy for fully masked rows is applied to the whole output."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         return super().stored(x, np.nan_to_num(output, nan=0.0))
 
 
-@fault("SDPA-23", "a NaN in a tile after the first is dropped", "cf. lattice 740, cf. pytorch PR 188147")
+@fault("SDPA-23", "NaN is dropped where there is more than one tile of keys", "cf. lattice 740, cf. pytorch PR 188147")
 class NanDroppedInLaterTiles(Tiled):
-    """fmax of NaN and a number is the number."""
+    """The code uses fmax, which drops NaN. Calls with up to 16 keys are right."""
 
     def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
         if index:
@@ -49,7 +49,7 @@ class NanDroppedInLaterTiles(Tiled):
 
 @fault("SDPA-23", "NaN in one batch reaches all of them", "pytorch 41508")
 class NanSpreadsOverBatch(Attention):
-    """A check over the whole tensor."""
+    """The code checks for NaN over the whole tensor."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         return super().stored(x, np.full_like(output, np.nan) if np.isnan(output).any() else output)
@@ -57,7 +57,7 @@ class NanSpreadsOverBatch(Attention):
 
 @fault("SDPA-23", "NaN in one row reaches the rows of its tile", "cf. pytorch 119320")
 class NanSpreadsOverRows(Attention):
-    """A maximum shared by eight rows."""
+    """Eight rows share one maximum."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         bad = np.isnan(output).any(axis=3, keepdims=True)
@@ -72,7 +72,7 @@ class NanSpreadsOverRows(Attention):
     "allennlp PR 437",
 )
 class MaskedKeysWeigh(Attention):
-    """The mask is a factor on the powers, after a maximum over all keys: what is masked can underflow the rest."""
+    """The mask multiplies the powers. Rows whose masked scores are not far above the allowed ones are right."""
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
         self._allowed = allowed
@@ -84,7 +84,7 @@ class MaskedKeysWeigh(Attention):
 
 @fault("SDPA-21", "masked values leak with the weight 2^-20", "tt-metal 51927")
 class MaskedValuesLeak(Attention):
-    """Invisible until a masked value is large."""
+    """The error is invisible until a masked value is large."""
 
     def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
         leak = np.where(allowed, x.work(0), x.work(2.0**-20))

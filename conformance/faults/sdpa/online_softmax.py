@@ -1,4 +1,4 @@
-"""(SDPA-1, SDPA-14) What only tiles can get wrong: their tails, their maximum, their rescaling, and merging parts."""
+"""(SDPA-1, SDPA-14) Mistakes that only tiles can have: in their tails, maximum and rescaling, and in merging parts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attention_conformance.conformance.faults.registry import fault
     "flashinfer PR 5090, zml PR 563, NNkernels.jl PR 16",
 )
 class TailCounts(Tiled):
-    """exp(0) = 1 for every key that is missing to a full tile."""
+    """Every key missing from the last tile adds exp(0) = 1 to the sum."""
 
     def padding(self, x: Inputs) -> float:
         return 0.0
@@ -25,7 +25,7 @@ class TailCounts(Tiled):
 
 @fault("SDPA-1", "keys behind the last full tile dropped", "TransformerEngine 3331, jax 27224")
 class TailDropped(Tiled):
-    """Shows where there are more keys than one tile and no multiple of it."""
+    """Only calls with more than 16 keys, whose number is not a multiple of 16, are wrong."""
 
     def first_keys(self, x: Inputs, keys: int) -> list[int]:
         return super().first_keys(x, keys)[: max(1, x.shape[3] // self.tile)]
@@ -33,7 +33,7 @@ class TailDropped(Tiled):
 
 @fault("SDPA-1", "the last tile reads past its end: the first keys of the sequence again", "pytorch PR 169222")
 class TailReadsOn(Tiled):
-    """What lies behind the last key is read as keys, up to a full tile."""
+    """Memory past the last key is read as keys, up to a full tile of 32."""
 
     tile = 32
 
@@ -45,7 +45,7 @@ class TailReadsOn(Tiled):
 
 @fault("SDPA-1", "the last key lost where one key is left for the last tile", "pytorch 191937")
 class TailOfOneLost(Tiled):
-    """Keys % 32 = 1."""
+    """Only Sk = 33, 65, 97, … is wrong."""
 
     tile = 32
 
@@ -60,7 +60,7 @@ class TailOfOneLost(Tiled):
     "pytorch 191937",
 )
 class TailOfOneLostExpanded(TailOfOneLost):
-    """Only keys that repeat in memory."""
+    """Calls whose keys have no stride of 0 are right."""
 
     def first_keys(self, x: Inputs, keys: int) -> list[int]:
         return super().first_keys(x, keys) if 0 in x.k.strides else Tiled.first_keys(self, x, keys)
@@ -70,7 +70,7 @@ class TailOfOneLostExpanded(TailOfOneLost):
     "SDPA-1", "query rows behind the last full tile not written", "lightning-attention PR 28, tiny-flash-attention 12"
 )
 class QueryTailNotWritten(Attention):
-    """Zeros in rows from ⌊Sq / 16⌋ · 16 on, where there are more than 16."""
+    """Rows from ⌊Sq / 16⌋ · 16 on stay zero. Calls with at most 16 rows are right."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         output = super().stored(x, output)
@@ -81,7 +81,7 @@ class QueryTailNotWritten(Attention):
 
 @fault("SDPA-14", "exp(−inf + inf) where the first tile is masked", "pytorch 127055, vllm 48364")
 class FirstTileNan(Tiled):
-    """A maximum of −inf after the first tile; rows with an allowed key in it are right."""
+    """The maximum is still −inf after the first tile. Rows with an allowed key in that tile are right."""
 
     def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
         top, total, output = super().merged(x, index, s, v, state)
@@ -91,7 +91,7 @@ class FirstTileNan(Tiled):
 
 @fault("SDPA-14", "exp(−inf + inf) where the first chunk of 512 keys is masked", "executorch PR 10466")
 class FirstChunkNan(Tiled):
-    """Up to 512 keys are one chunk, and rows without a key are guarded there."""
+    """Calls with up to 512 keys have a single chunk, in which fully masked rows are guarded."""
 
     tile = 512
 
@@ -112,7 +112,7 @@ class MaskedTileMaximumZero(Tiled):
 
 @fault("SDPA-14", "the running output is not rescaled when the maximum rises", "aprender 2753")
 class OutputNotRescaled(Tiled):
-    """The sum is; scores that fall from tile to tile hide it."""
+    """The sum is rescaled. Rows whose scores fall from tile to tile are right."""
 
     def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
         top, total, _ = super().merged(x, index, s, v, state)
@@ -122,7 +122,7 @@ class OutputNotRescaled(Tiled):
 
 @fault("SDPA-14", "the running sum is not rescaled when the maximum rises", "aprender 2753")
 class TotalNotRescaled(Tiled):
-    """The output is; scores that fall from tile to tile hide it."""
+    """The output is rescaled. Rows whose scores fall from tile to tile are right."""
 
     def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
         top, _, output = super().merged(x, index, s, v, state)
@@ -132,7 +132,7 @@ class TotalNotRescaled(Tiled):
 
 @fault("SDPA-14", "a rise of the maximum below 8 is not rescaled", "rocm-libraries PR 6498, tilelang PR 2360")
 class SmallRisesNotRescaled(Tiled):
-    """Skipping small rescalings is a known trick; here the old maximum is forgotten with them."""
+    """Kernels may skip small rescalings if they keep the old maximum; this code replaces it."""
 
     def shrink(self, x: Inputs, index: int, top: Array, base: Array) -> Array:
         return np.where(base - top < 8, x.work(1), super().shrink(x, index, top, base))
@@ -140,14 +140,14 @@ class SmallRisesNotRescaled(Tiled):
 
 @fault("SDPA-14", "the maximum of the last tile overwrites the running one", "aprender 2753")
 class MaximumOverwritten(Tiled):
-    """Rescaling uses the old maximum after it was overwritten: the state is never rescaled."""
+    """The old maximum is overwritten before the rescaling reads it, so the state is never rescaled."""
 
     def shrink(self, x: Inputs, index: int, top: Array, base: Array) -> Array:
         return np.ones_like(base)
 
 
 class Split(Attention):
-    """Two halves of the keys, each normalised, merged through their lse; ``merge`` gives the weight of each half."""
+    """Two halves of the keys, each normalised, merged by their lse; ``part_weights`` gives the weight of each half."""
 
     #: Fewer keys than this are not split.
     least = 64
@@ -174,7 +174,7 @@ class Split(Attention):
 
 @fault("SDPA-14", "two parts of the keys averaged, whatever their lse", "cf. attention-gym PR 205")
 class SplitAveraged(Split):
-    """Shows from 64 keys on."""
+    """Calls with fewer than 64 keys are right."""
 
     def part_weights(self, x: Inputs, lse: Array) -> Array:
         return np.full_like(lse, 0.5)
@@ -186,7 +186,7 @@ class SplitAveraged(Split):
     "sglang PR 35045, vllm PR 28840, attention-gym PR 205",
 )
 class SplitMergedInBaseTwo(Split):
-    """exp2 of a natural lse; equal parts hide it."""
+    """The merge takes exp2 of a natural lse. Parts with equal lse are merged correctly."""
 
     def part_weights(self, x: Inputs, lse: Array) -> Array:
         return super().part_weights(x, lse * x.work(np.log(2)))
@@ -203,7 +203,7 @@ class SplitMergedWithoutMaximum(Split):
 
 @fault("SDPA-15", "merging two empty parts gives NaN", "vllm PR 39148, flashinfer 4051, vllm PR 28181")
 class SplitEmptyNan(Split):
-    """−inf − (−inf) in the merge, not in the softmax."""
+    """The merge, not the softmax, computes −inf − (−inf)."""
 
     def part_weights(self, x: Inputs, lse: Array) -> Array:
         powers = np.exp(lse - lse.max(axis=0))

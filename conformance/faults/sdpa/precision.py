@@ -11,7 +11,7 @@ from attention_conformance.conformance.faults.models.sdpa import Array, Attentio
 from attention_conformance.conformance.faults.registry import fault
 from attention_conformance.conformance.spec.sdpa import Expected
 
-#: Keys up to which a sum is added one by one in the storage dtype; longer ones would only take longer.
+#: Most keys for which a sum is added one by one in the storage dtype; more would only take longer.
 MOST_KEYS = 4096
 
 
@@ -22,7 +22,7 @@ def rounded_to(array: Array, bits: int) -> Array:
 
 
 def is_half(x: Inputs) -> bool:
-    """float16 or bfloat16."""
+    """Whether the storage dtype is float16 or bfloat16."""
     return x.dtype.itemsize == 2
 
 
@@ -32,7 +32,7 @@ def is_half(x: Inputs) -> bool:
     "candle 3727, tract PR 2586, executorch PR 20090",
 )
 class TotalInHalf(Attention):
-    """A sum in bfloat16 stops growing at 256."""
+    """In bfloat16 the sum stops growing at 256."""
 
     def total(self, x: Inputs, powers: Array) -> Array:
         if not is_half(x) or not 0 < powers.shape[3] <= MOST_KEYS:
@@ -42,7 +42,7 @@ class TotalInHalf(Attention):
 
 @fault("SDPA-25", "the weighted sum accumulated in the storage dtype", "cf. ml_dtypes 63")
 class OutputInHalf(Attention):
-    """Every product is rounded when it is added."""
+    """Every product and every partial sum is rounded to the storage dtype."""
 
     def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
         output = super().summed(x, weights, allowed, v)
@@ -56,7 +56,7 @@ class OutputInHalf(Attention):
 
 @fault("SDPA-26", "q · k kept in the storage dtype before the scale", "pytorch 119131, metal-flash-attention 8")
 class ProductOverflows(Attention):
-    """float16 overflows at 65504, where the scaled score would be small."""
+    """In float16 the product overflows at 65504, although the scaled score would be small."""
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
         return (q @ k.swapaxes(2, 3)).astype(x.dtype).astype(x.work) * x.work(self.scale(x))
@@ -64,7 +64,7 @@ class ProductOverflows(Attention):
 
 @fault("SDPA-26", "q · k kept in the storage dtype where the width is no multiple of 8", "pytorch 110505")
 class ProductOverflowsOddWidth(ProductOverflows):
-    """A fallback for widths that the fast kernel does not take."""
+    """Widths that the fast kernel does not take go through a fallback."""
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
         return super().scores(x, q, k) if x.q.shape[3] % 8 else Attention.scores(self, x, q, k)
@@ -72,7 +72,7 @@ class ProductOverflowsOddWidth(ProductOverflows):
 
 @fault("SDPA-26", "the output is stored before it is divided by the sum", "cf. pytorch 116176")
 class OutputOverflows(Attention):
-    """Large values overflow float16 by as many times as there are keys of equal weight."""
+    """In float16 large values overflow: n keys of equal weight make the stored sum n times the output."""
 
     def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
         largest = weights.max(axis=3, keepdims=True, initial=0)
@@ -83,7 +83,7 @@ class OutputOverflows(Attention):
 
 @fault("SDPA-25", "float64 computed in float32", "jax PR 34114")
 class Float64InFloat32(Attention):
-    """The result has the right dtype and half the digits."""
+    """The result has the right dtype but half the digits."""
 
     def attend(self, x: Inputs) -> Expected:
         return super().attend(replace(x, work=np.float32) if x.work is np.float64 and x.dtype == np.float64 else x)
@@ -95,7 +95,7 @@ class Float64InFloat32(Attention):
 
 @fault("SDPA-25", "the scale of a float64 call kept in float32", "cf. mlx PR 3119")
 class ScaleInFloat32(Attention):
-    """A relative error of 3e-8 in every score of float64."""
+    """Every score of a float64 call has a relative error of 3e-8."""
 
     def scale(self, x: Inputs) -> float:
         return float(np.float32(super().scale(x)))
@@ -103,7 +103,7 @@ class ScaleInFloat32(Attention):
 
 @fault("SDPA-25", "float32 matrix products in TF32", "mlx 3860, mlx 3534")
 class Tf32(Attention):
-    """Operands rounded to 11 bits, in an implementation that declares full precision."""
+    """The operands are rounded to 11 bits, although the implementation declares full precision."""
 
     def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
         q, k, v = super().operands(x)
@@ -112,7 +112,7 @@ class Tf32(Attention):
 
 @fault("SDPA-25", "float32 values rounded to float16 for a batch of one", "mlx 3953")
 class ValuesInHalf(Attention):
-    """A batched product with a broadcast operand takes a narrower kernel; larger batches are right."""
+    """A batched product with a broadcast operand takes a narrower kernel. Larger batches are right."""
 
     def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
         q, k, v = super().operands(x)
@@ -122,7 +122,7 @@ class ValuesInHalf(Attention):
 
 @fault("SDPA-25", "float32 weights rounded to bfloat16", "pytorch 171190")
 class WeightsInBfloat16(Attention):
-    """Three digits are left of the weights of a float32 call."""
+    """The weights of a float32 call keep only three digits."""
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         weights = super().normalized(x, powers, total, allowed)
@@ -131,7 +131,7 @@ class WeightsInBfloat16(Attention):
 
 @fault("SDPA-25", "exp replaced by a polynomial of 12 bits", "tt-metal 51927, tt-metal PR 57180")
 class ExpApproximate(Attention):
-    """Enough for half precision, 2000 times too coarse for float32."""
+    """The polynomial is enough for half precision, but 2000 times too coarse for float32."""
 
     def powers(self, x: Inputs, s: Array, top: Array) -> Array:
         powers = super().powers(x, s, top)
@@ -140,7 +140,7 @@ class ExpApproximate(Attention):
 
 @fault("SDPA-25", "the reciprocal of the sum rounded to 7 bits", "tt-metal 51927")
 class ReciprocalApproximate(Attention):
-    """Every output of a row is off by the same factor; a correlation does not see it."""
+    """Every output of a row is off by the same factor, which a correlation does not show."""
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         return powers * rounded_to(1 / np.where(total == 0, x.work(1), total), 7)

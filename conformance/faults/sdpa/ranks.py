@@ -1,4 +1,4 @@
-"""(SDPA-6, SDPA-9, SDPA-11, SDPA-12, SDPA-14) What only attention over several ranks gets wrong, in its results."""
+"""(SDPA-6, SDPA-9, SDPA-11, SDPA-12, SDPA-14) Mistakes in results that only attention over ranks can have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attention_conformance.conformance.faults.registry import fault
 
 @fault("SDPA-9", "keys of later ranks seen: causal holds in a rank's own block alone", "ring-flash-attention 54")
 class LaterRanksSeen(Attention):
-    """Two ranks; the first one attends to all keys of the second."""
+    """With two ranks, rows of the first attend to all keys of the second."""
 
     def causal_allows(self, x: Inputs) -> Array:
         own = np.arange(x.shape[2])[:, None] // size(x.shape[2]) == self.keys(x) // max(size(x.shape[3]), 1)
@@ -22,7 +22,7 @@ class LaterRanksSeen(Attention):
 
 @fault("SDPA-9", "the causal diagonal of the first rank used on every rank", "cf. TensorRT-LLM PR 13821")
 class DiagonalOfFirstRank(Attention):
-    """Rows are counted from the beginning of their shard."""
+    """Rows are counted from the start of their shard, so only the first rank is right."""
 
     def causal_allows(self, x: Inputs) -> Array:
         rows = np.arange(x.shape[2])[:, None] % max(size(x.shape[2]), 1)
@@ -31,7 +31,7 @@ class DiagonalOfFirstRank(Attention):
 
 @fault("SDPA-9", "shards in zigzag masked as if they were contiguous", "slime 1871")
 class ZigzagMaskedAsContiguous(Attention):
-    """A rank has a part of both halves, and causal takes its rows and keys for neighbours."""
+    """Each rank holds a part of both halves, but causal takes its rows and keys to be contiguous."""
 
     def causal_allows(self, x: Inputs) -> Array:
         allowed = np.broadcast_to(super().causal_allows(x), (*super().causal_allows(x).shape[:-2], *x.shape[2:]))
@@ -41,7 +41,7 @@ class ZigzagMaskedAsContiguous(Attention):
 
 @fault("SDPA-9", "rows left in the order of zigzag shards", "cf. slime 1871")
 class RowsLeftInZigzag(Attention):
-    """The results of the ranks stand one behind the other."""
+    """The results of the ranks are concatenated without undoing the zigzag order."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         return super().stored(x, output)[:, :, zigzag(x.shape[2])]
@@ -49,7 +49,7 @@ class RowsLeftInZigzag(Attention):
 
 @fault("SDPA-14", "the results of two ranks swapped", "cf. slime 1871")
 class RanksSwapped(Attention):
-    """The second half of the rows stands first."""
+    """The second half of the rows is returned first."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         return np.roll(super().stored(x, output), size(x.shape[2]), axis=2)
@@ -61,7 +61,7 @@ class RanksSwapped(Attention):
     "lm-engine PR 447, cf. TransformerEngine PR 1810, cf. accelerate PR 4177",
 )
 class WindowOfShard(Attention):
-    """Every block is windowed as if it were the own one; right within it, and without a window."""
+    """Every key block is windowed as if it were the rank's own. That block and calls without a window are right."""
 
     def window_allows(self, x: Inputs) -> Array:
         left, right = self.window(x)
@@ -77,7 +77,7 @@ class WindowOfShard(Attention):
 
 @fault("SDPA-12", "key lengths counted from the beginning of a shard", "vllm-omni PR 6995")
 class LengthsOfShard(Attention):
-    """What is padding in the last shard counts as keys."""
+    """Padding in the last shard counts as keys."""
 
     def lengths_allow(self, x: Inputs) -> Array:
         if x.kv_lengths is None:
@@ -93,7 +93,7 @@ class LengthsOfShard(Attention):
     "TransformerEngine 1930, Megatron-LM 1669",
 )
 class LengthsRoundedDown(Attention):
-    """Right for every even number of keys, with two ranks."""
+    """With two ranks, every even number of keys is right."""
 
     def lengths_allow(self, x: Inputs) -> Array:
         lengths = np.full(x.shape[0], x.shape[3]) if x.kv_lengths is None else np.asarray(x.kv_lengths)
@@ -106,7 +106,7 @@ class LengthsRoundedDown(Attention):
     "Megatron-DeepSpeed 227, cf. flashinfer 1606",
 )
 class BiasOfFirstHeads(Attention):
-    """Heads are shared out over two ranks, and each counts its own from 0."""
+    """The heads are divided between two ranks, and each rank counts its heads from 0."""
 
     def joined(self, x: Inputs) -> Inputs:
         x = super().joined(x)
@@ -117,7 +117,7 @@ class BiasOfFirstHeads(Attention):
 
 @fault("SDPA-9", "zigzag: the tile that holds keys of both halves of a rank is skipped", "tt-metal PR 42582")
 class TileOfBothHalvesSkipped(Attention):
-    """Rows of the first rank skip the tile of the second rank in which its early keys end; tiles have four keys."""
+    """Rows of the first rank skip the tile in which the early keys of the second end. Tiles have four keys."""
 
     def causal_allows(self, x: Inputs) -> Array:
         part = -(-x.shape[3] // (2 * RANKS))
@@ -129,7 +129,7 @@ class TileOfBothHalvesSkipped(Attention):
 
 @fault("SDPA-14", "the last rotation missing: a rank never meets the keys of one other", "cf. TransformerEngine 2484")
 class RotationShort(Ring):
-    """Right where that block is masked."""
+    """Rows for which that rank's keys are all masked are right."""
 
     def met(self, x: Inputs, rank: int) -> list[int]:
         return super().met(x, rank)[:-1]
@@ -137,7 +137,7 @@ class RotationShort(Ring):
 
 @fault("SDPA-14", "blocks behind a rank's own skipped, also without causal", "cf. pytorch 141429")
 class LaterRanksSkipped(Ring):
-    """The schedule of causal, used for every call."""
+    """Every call uses the schedule of causal attention."""
 
     def met(self, x: Inputs, rank: int) -> list[int]:
         return [source for source in super().met(x, rank) if source <= rank]
@@ -145,7 +145,7 @@ class LaterRanksSkipped(Ring):
 
 @fault("SDPA-14", "a rank's own block of keys counted twice", "cf. TransformerEngine 1054")
 class OwnBlockTwice(Ring):
-    """It is met before the first rotation, and once more at its end."""
+    """The block is counted before the first rotation and again at the end of the rotations."""
 
     def met(self, x: Inputs, rank: int) -> list[int]:
         return [rank, *super().met(x, rank)]
@@ -153,7 +153,7 @@ class OwnBlockTwice(Ring):
 
 @fault("SDPA-14", "only the last block that a rank met is kept", "cf. TransformerEngine 1054")
 class LastBlockAlone(Ring):
-    """Its result is copied over what it was to be merged with."""
+    """Each block's result overwrites the one that it should be merged with."""
 
     def merged(self, x: Inputs, states: list[State]) -> State:
         return super().merged(x, states[-1:])
@@ -163,7 +163,7 @@ class LastBlockAlone(Ring):
     "SDPA-14", "blocks merged with powers of 2 of natural log-sum-exps", "cf. tokenspeed PR 571, cf. sycl-tla PR 848"
 )
 class BlocksMergedInBaseTwo(Ring):
-    """Nearly right where all blocks weigh the same."""
+    """Rows whose blocks all weigh the same are nearly right."""
 
     def merged(self, x: Inputs, states: list[State]) -> State:
         outputs, lses = (np.stack(each) for each in zip(*states, strict=True))
@@ -173,7 +173,7 @@ class BlocksMergedInBaseTwo(Ring):
 
 @fault("SDPA-14", "the log-sum-exps of blocks added", "cf. ring-flash-attention 20")
 class BlockLsesAdded(Ring):
-    """log a + log b in the place of log (a + b)."""
+    """The code computes log a + log b instead of log (a + b)."""
 
     def merged(self, x: Inputs, states: list[State]) -> State:
         output, lse = states[0]
@@ -186,7 +186,7 @@ class BlockLsesAdded(Ring):
 
 @fault("SDPA-38", "the sink counted on every rank", "cf. prime-rl PR 3397")
 class SinkOnEveryRank(Ring):
-    """Each rank's state has it already when the states are merged."""
+    """Each rank's state already contains the sink when the states are merged."""
 
     def sink(self, x: Inputs, like: State) -> list[State]:
         return super().sink(x, like) * RANKS
@@ -198,7 +198,7 @@ class SinkOnEveryRank(Ring):
     "ring-flash-attention PR 30, ring-flash-attention PR 34",
 )
 class BlocksMergedUnshifted(Ring):
-    """Overflows for scores from 89 on in float32, and underflows below −104."""
+    """In float32 the merge overflows for scores from 89 on and underflows below −104."""
 
     def merged(self, x: Inputs, states: list[State]) -> State:
         outputs, lses = (np.stack(each) for each in zip(*states, strict=True))
@@ -210,7 +210,7 @@ class BlocksMergedUnshifted(Ring):
 
 @fault("SDPA-11", "too few rotations for the window: their number rounded down", "cf. lm-engine PR 447")
 class RotationsOfWindowRoundedDown(Ring):
-    """A causal window that is shorter than a shard and reaches into the one before."""
+    """Causal windows that are shorter than a shard but reach into the one before are wrong."""
 
     def met(self, x: Inputs, rank: int) -> list[int]:
         left = self.window(x)[0]

@@ -1,4 +1,4 @@
-"""(SDPA-44) Rotations of other columns, at other places, or of one of queries and keys."""
+"""(SDPA-44) Rotations of the wrong columns or at the wrong positions, and rotations that are left out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RotaryAlwaysHalves(Attention):
 
 @fault("SDPA-44", "rotary pairs are always interleaved", "cf. vllm-ascend 12765")
 class RotaryAlwaysInterleaved(Attention):
-    """The same the other way round."""
+    """The flag for interleaved pairs is taken as always set."""
 
     def interleaved(self, x: Inputs) -> bool:
         return True
@@ -28,7 +28,7 @@ class RotaryAlwaysInterleaved(Attention):
 
 @fault("SDPA-44", "queries are turned as if they were the first tokens", "cf. equinox PR 799")
 class RotaryWithoutOffset(Attention):
-    """Right without a past."""
+    """Calls with causal offset 0 are right."""
 
     def rotary_rows(self, x: Inputs) -> Array:
         return np.arange(x.shape[2])[None]
@@ -36,7 +36,7 @@ class RotaryWithoutOffset(Attention):
 
 @fault("SDPA-44", "rotation is ignored", "cf. vllm-ascend 12765")
 class RotaryIgnored(Attention):
-    """The tables are passed on to nothing."""
+    """The tables are accepted and never read."""
 
     def turned(self, x: Inputs, rows: Array, place: Array) -> Array:
         return rows
@@ -44,7 +44,7 @@ class RotaryIgnored(Attention):
 
 @fault("SDPA-44", "rows are turned by the number of their head", "open_lm 4")
 class RotaryByHead(Attention):
-    """Axes of heads and tokens are exchanged: as no rotation at all, unless heads are grouped."""
+    """The head and token axes are exchanged. Without grouped heads the result is as if nothing were rotated."""
 
     def operands(self, x: Inputs) -> tuple[Array, Array, Array]:
         q, k, v = super().operands(replace(x, rotary_cos=None, rotary_sin=None))
@@ -54,14 +54,14 @@ class RotaryByHead(Attention):
         return self.by_head(x, q, head), self.by_head(x, k, head // x.group), v
 
     def by_head(self, x: Inputs, rows: Array, head: Array) -> Array:
-        """Rows (B, Hq, S, D), turned by the numbers of heads (Hq,)."""
+        """Rows (B, Hq, S, D), rotated by the numbers of their heads (Hq,)."""
         place = head[None] % len(self.tables(x)[0])
         return self.turned(x, rows.swapaxes(1, 2), place).swapaxes(1, 2)
 
 
 @fault("SDPA-44", "the angles of interleaved pairs are read two columns apart", "onnxruntime PR 26390")
 class RotaryTablesTwice(Attention):
-    """As if the tables had a column for each column of q."""
+    """The tables are read as if they had one column for each column of q."""
 
     def tables(self, x: Inputs) -> tuple[Array, Array]:
         cos, sin = super().tables(x)

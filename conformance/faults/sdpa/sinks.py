@@ -1,4 +1,4 @@
-"""(SDPA-38) The logit of a sink in the wrong place, too often, or not at all."""
+"""(SDPA-38) Sinks whose logit is applied in the wrong place, counted too often, or ignored."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from attention_conformance.conformance.spec.sdpa import Expected
 
 
 class WithoutSinks(Attention):
-    """An attention that does not see the sinks where ``ignores`` says so."""
+    """Attention that leaves out the sinks of calls for which ``ignores`` is true."""
 
     def attend(self, x: Inputs) -> Expected:
         return super().attend(replace(x, sinks=None) if x.sinks is not None and self.ignores(x) else x)
 
     def ignores(self, x: Inputs) -> bool:
-        """Whether this call's sinks are lost."""
+        """Whether this call's sinks are ignored."""
         return True
 
 
 @fault("SDPA-38", "sinks are ignored", "TransformerEngine 2541, vllm-metal 212")
 class SinksIgnored(WithoutSinks):
-    """The plain softmax; the argument is taken and passed on to nothing."""
+    """The argument is accepted and never read, so the softmax is the plain one."""
 
 
 @fault("SDPA-38", "sinks are ignored with one query", "imp 1345")
 class SinksIgnoredWithOneQuery(WithoutSinks):
-    """The kernel of a step of decoding does not know them."""
+    """The decoding kernel does not read the sinks."""
 
     def ignores(self, x: Inputs) -> bool:
         return x.shape[2] == 1
@@ -38,7 +38,7 @@ class SinksIgnoredWithOneQuery(WithoutSinks):
 
 @fault("SDPA-38", "sinks are ignored with a window", "vllm PR 49815")
 class SinksIgnoredWithWindow(WithoutSinks):
-    """The path of local attention does not read them."""
+    """The path for local attention does not read the sinks."""
 
     def ignores(self, x: Inputs) -> bool:
         return x.window is not None
@@ -46,7 +46,7 @@ class SinksIgnoredWithWindow(WithoutSinks):
 
 @fault("SDPA-38", "the scale acts on sinks", "rocm-libraries 12227")
 class SinksScaled(Attention):
-    """They are put among scores that are not scaled yet."""
+    """The sinks are appended to the scores before the scale is applied."""
 
     def sinks(self, x: Inputs) -> Array:
         sinks = super().sinks(x)
@@ -55,7 +55,7 @@ class SinksScaled(Attention):
 
 @fault("SDPA-38", "the softcap acts on sinks", "cf. rocm-libraries PR 12229")
 class SinksCapped(Attention):
-    """Right without a softcap, and nearly so for logits far below it."""
+    """Calls without a softcap are right, and logits far below it are nearly right."""
 
     def sinks(self, x: Inputs) -> Array:
         sinks = super().sinks(x)
@@ -64,7 +64,7 @@ class SinksCapped(Attention):
 
 @fault("SDPA-38", "a sink is left out of the maximum", "flash-attention PR 2752, sgl-kernel-npu PR 216")
 class SinkNotInMaximum(Attention):
-    """exp(sink − m) overflows for a sink far above the keys; a fully masked row has lse NaN, and weights of 0."""
+    """exp(sink − m) overflows for a sink far above the scores; a fully masked row has lse NaN and weights of 0."""
 
     def sink_top(self, x: Inputs, top: Array) -> Array:
         return top
@@ -76,7 +76,7 @@ class SinkNotInMaximum(Attention):
 
 @fault("SDPA-38", "the maximum is not taken off a sink", "AttentionIsOFFByOne 5")
 class SinkNotShifted(Attention):
-    """exp(sink) beside exp(s − m): a sink that means more the higher the scores are."""
+    """The sum adds exp(sink) to the powers exp(s − m), so a sink weighs more the higher the scores are."""
 
     def sink_power(self, x: Inputs, top: Array) -> Array:
         return np.zeros_like(top) + np.exp(self.sinks(x)[:, None, None])
@@ -84,7 +84,7 @@ class SinkNotShifted(Attention):
 
 @fault("SDPA-38", "a sink counts twice where the first tile is masked", "rocm-libraries 12227")
 class SinkCountsTwice(Tiled):
-    """The empty tile gives it to the sum, and the next one takes it for not counted yet."""
+    """The masked tile adds the sink to the sum, and the next tile assumes that it is not counted yet."""
 
     def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
         top, total, output = super().merged(x, index, s, v, state)
@@ -95,7 +95,7 @@ class SinkCountsTwice(Tiled):
 
 @fault("SDPA-38", "a sink counts once per tile", "cf. rocm-libraries 12227, cf. mistral.rs PR 1872")
 class SinkCountsPerTile(Tiled):
-    """Every tile adds it before the parts are merged; one tile of keys hides it."""
+    """Every tile adds the sink before the parts are merged. Calls with up to 16 keys, one tile, are right."""
 
     def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
         top, total, output = super().merged(x, index, s, v, state)
@@ -105,7 +105,7 @@ class SinkCountsPerTile(Tiled):
 
 @fault("SDPA-38", "sinks are read by key head", "cf. pie PR 272, cf. sgl-kernel-xpu PR 254")
 class SinksByKeyHead(Attention):
-    """Head h reads the logit of head h // group; one query head per key head hides it."""
+    """Head h reads the logit of head h // group. Calls without grouped heads are right."""
 
     def sinks(self, x: Inputs) -> Array:
         return super().sinks(x)[np.arange(x.q.shape[1]) // x.group]
@@ -113,7 +113,7 @@ class SinksByKeyHead(Attention):
 
 @fault("SDPA-38", "a sink is added to the score of the first key", "cf. vllm PR 49815")
 class SinkBiasesFirstKey(WithoutSinks):
-    """Another operator of the same name, in which the first key is the sink."""
+    """The code implements another operator of the same name, in which the first key is the sink."""
 
     def attend(self, x: Inputs) -> Expected:
         self._sinks = self.sinks(x)
@@ -128,7 +128,7 @@ class SinkBiasesFirstKey(WithoutSinks):
 
 @fault("SDPA-38", "a sink acts on each score by itself, before a softmax without it", "transformers 41026")
 class SinkInScoreFunction(Attention):
-    """Scores become shares of all keys and the sink, and these go through the softmax: weights add up to 1."""
+    """Each score s becomes 1 / (1 + exp(sink − s)), and a softmax over these gives weights that add up to 1."""
 
     def softmax(self, x: Inputs, s: Array, allowed: Array) -> tuple[Array, Array]:
         if x.sinks is None:
@@ -139,7 +139,7 @@ class SinkInScoreFunction(Attention):
 
 @fault("SDPA-38", "weights are normalised to 1 without the sink", "cf. transformers 41026")
 class WeightsWithoutSink(Attention):
-    """The weights that are returned are not those that the output was made with."""
+    """The returned weights are not the ones that the output was computed with."""
 
     def stored_weights(self, x: Inputs, weights: Array) -> Array:
         total = weights.sum(axis=3, keepdims=True)
@@ -148,16 +148,16 @@ class WeightsWithoutSink(Attention):
 
 @fault("SDPA-38", "lse does not count the sink", "cf. flash-attention PR 2752, cf. cudnn-frontend PR 333")
 class LseWithoutSink(Attention):
-    """The lse of the keys alone, which is what a correction behind the kernel starts from."""
+    """lse covers only the keys, which is the value that a correction after the kernel starts from."""
 
     def softmax(self, x: Inputs, s: Array, allowed: Array) -> tuple[Array, Array]:
         weights, _ = super().softmax(x, s, allowed)
-        return weights, super().softmax(replace(x, sinks=None), s, allowed)[1]  # taken off the sum it would cancel
+        return weights, super().softmax(replace(x, sinks=None), s, allowed)[1]  # subtracting it would lose digits
 
 
 @fault("SDPA-38", "lse is −inf in a fully masked row", "flash-attention PR 2706")
 class LseOfEmptyRowWithoutSink(Attention):
-    """The early exit for a row without work knows of no sink."""
+    """The early exit for a row without allowed keys does not read the sink."""
 
     def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:
         some = allowed.any(axis=3, keepdims=True)

@@ -1,4 +1,4 @@
-"""(SDPA-5) The softcap dropped, or at the wrong step."""
+"""(SDPA-5) The softcap ignored, or applied at the wrong step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attention_conformance.conformance.faults.registry import fault
 
 @fault("SDPA-5", "the softcap ignored", "flashinfer 1193, sgl-kernel-xpu PR 491, vllm-metal 665")
 class SoftcapIgnored(Attention):
-    """Given to the wrong call, and dropped."""
+    """The argument is passed to the wrong call and dropped."""
 
     def capped(self, x: Inputs, s: Array) -> Array:
         return s
@@ -21,7 +21,7 @@ class SoftcapIgnored(Attention):
 
 @fault("SDPA-5", "the softcap ignored with one query", "vllm-metal 665")
 class SoftcapIgnoredOneQuery(Attention):
-    """The path for decoding has none."""
+    """The decoding path applies no softcap."""
 
     def capped(self, x: Inputs, s: Array) -> Array:
         return s if x.shape[2] == 1 else super().capped(x, s)
@@ -29,7 +29,7 @@ class SoftcapIgnoredOneQuery(Attention):
 
 @fault("SDPA-5", "the softcap ignored with grouped heads", "imp PR 688")
 class SoftcapIgnoredGrouped(Attention):
-    """One of several kernels has none."""
+    """The kernel for grouped heads applies no softcap."""
 
     def capped(self, x: Inputs, s: Array) -> Array:
         return s if x.group > 1 else super().capped(x, s)
@@ -48,7 +48,7 @@ class SoftcapAfterBias(Attention):
 
 @fault("SDPA-13", "the softcap after the mask: −inf becomes −c", "onnx 7865, onnxruntime PR 28379, flashinfer PR 350")
 class SoftcapAfterMask(Attention):
-    """Masked keys leak with the weight exp(−c)."""
+    """Masked keys take part with the weight exp(−c)."""
 
     def capped(self, x: Inputs, s: Array) -> Array:
         return s
@@ -59,7 +59,7 @@ class SoftcapAfterMask(Attention):
 
 @fault("SDPA-13", "the softcap after causal: −inf becomes −c", "onnx 7865")
 class SoftcapAfterCausal(Attention):
-    """Masks given as arrays are right."""
+    """Masks given as arrays are applied correctly."""
 
     def filled(self, x: Inputs, s: Array, allowed: Array) -> Array:
         s = super().filled(x, s, allowed)
@@ -71,7 +71,7 @@ class SoftcapAfterCausal(Attention):
 
 @fault("SDPA-5", "the softcap before the scale", "cf. trl PR 5691")
 class SoftcapBeforeScale(Attention):
-    """scale · c · tanh(q · k / c)."""
+    """The score is scale · c · tanh(q · k / c)."""
 
     def scores(self, x: Inputs, q: Array, k: Array) -> Array:
         if x.softcap is None:
@@ -84,7 +84,7 @@ class SoftcapBeforeScale(Attention):
 
 @fault("SDPA-5", "padding behind the last key capped from −inf to −c", "llama.cpp PR 29034")
 class SoftcapPaddedTail(Tiled):
-    """Shows where a softcap meets a number of keys that is no multiple of the tile."""
+    """Only calls with a softcap and a number of keys that is not a multiple of 16, the tile, are wrong."""
 
     def padding(self, x: Inputs) -> float:
         return -np.inf if x.softcap is None else -x.softcap

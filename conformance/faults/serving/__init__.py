@@ -1,1 +1,1 @@
-"""Faults of the forms that serve: packed sequences, paged caches, partial results."""
+"""Faults of the operators that serving engines call: packed sequences, paged caches, latent attention."""

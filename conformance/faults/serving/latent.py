@@ -1,4 +1,4 @@
-"""(MLA-2 to MLA-8) Latent attention with the wrong scale, without its rotary part, or by another head's projection."""
+"""(MLA-2 to MLA-8) Latent attention with the wrong scale, no rotary part, or another head's projection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attention_conformance.conformance.faults.registry import fault
 
 @fault("MLA-4", "the scale is of the width of the cache, 1/√(R + Dr)", "vllm PR 41569")
 class LatentScaleOfCache(Latent):
-    """1/√576 in the place of 1/√192."""
+    """For DeepSeek-V2 that is 1/√576 instead of 1/√192."""
 
     def scale(self, x: Latents) -> float:
         return 1 / math.sqrt(x.latents.shape[2] + x.q_rope.shape[3]) if x.scale is None else x.scale
@@ -22,7 +22,7 @@ class LatentScaleOfCache(Latent):
 
 @fault("MLA-4", "the scale is of the width of a latent, 1/√R", "cf. vllm PR 41569")
 class LatentScaleOfRank(Latent):
-    """1/√512 in the place of 1/√192."""
+    """For DeepSeek-V2 that is 1/√512 instead of 1/√192."""
 
     def scale(self, x: Latents) -> float:
         return 1 / math.sqrt(x.latents.shape[2]) if x.scale is None else x.scale
@@ -30,7 +30,7 @@ class LatentScaleOfRank(Latent):
 
 @fault("MLA-4", "the scale leaves the rotary columns out, 1/√D", "cf. vllm PR 41569")
 class LatentScaleWithoutRope(Latent):
-    """1/√128 in the place of 1/√192."""
+    """For DeepSeek-V2 that is 1/√128 instead of 1/√192."""
 
     def scale(self, x: Latents) -> float:
         return 1 / math.sqrt(x.q.shape[3]) if x.scale is None else x.scale
@@ -38,7 +38,7 @@ class LatentScaleWithoutRope(Latent):
 
 @fault("MLA-4", "the scale is reversed: scores times √(D + Dr)", "maxtext 1370")
 class LatentScaleReversed(Latent):
-    """A minus sign too many in the exponent, or one too few."""
+    """The exponent of the scale has the wrong sign; calls with a given scale are right."""
 
     def scale(self, x: Latents) -> float:
         return 1 / super().scale(x) if x.scale is None else x.scale
@@ -46,7 +46,7 @@ class LatentScaleReversed(Latent):
 
 @fault("MLA-4", "the scale is 1 in the absorbed form", "vLLM-metax PR 113")
 class LatentScaleOne(Latent):
-    """A placeholder 1.0 that is never replaced, also where a scale is given."""
+    """A placeholder 1.0 is never replaced, even where a scale is given."""
 
     def scale(self, x: Latents) -> float:
         return 1.0
@@ -56,7 +56,7 @@ class LatentScaleOne(Latent):
     "MLA-2", "the rotary part of the scores is dropped", "cf. MiniGPT-and-DeepSeek-MLA-Multi-Head-Latent-Attention 1"
 )
 class LatentWithoutRope(Latent):
-    """Latents alone are compared."""
+    """Only the latents enter the scores."""
 
     def q_rope(self, x: Latents) -> Array:
         return 0 * x.q_rope
@@ -64,7 +64,7 @@ class LatentWithoutRope(Latent):
 
 @fault("MLA-2", "all heads have the rotary query of the first", "cf. rocm-libraries PR 9442")
 class LatentRopeOfFirstHead(Latent):
-    """The rotary key is one for all heads, the query is not."""
+    """All heads share the rotary key, but each has its own rotary query."""
 
     def q_rope(self, x: Latents) -> Array:
         return np.broadcast_to(x.q_rope[:, :1], x.q_rope.shape)
@@ -72,7 +72,7 @@ class LatentRopeOfFirstHead(Latent):
 
 @fault("MLA-3", "values go through the projection of the next head", "cf. vllm PR 12528")
 class LatentValuesOfNextHead(Latent):
-    """w_uv is read with the heads in another order."""
+    """w_uv is read with the heads in another order; a single head is right."""
 
     def w_uv(self, x: Latents) -> Array:
         return np.roll(x.w_uv, -1, axis=0)
@@ -80,7 +80,7 @@ class LatentValuesOfNextHead(Latent):
 
 @fault("MLA-3", "keys of all heads are projected as those of the first", "cf. vllm PR 12528")
 class LatentKeysOfFirstHead(Latent):
-    """One head hides it."""
+    """With a single head the result is right."""
 
     def w_uk(self, x: Latents) -> Array:
         return np.broadcast_to(x.w_uk[:1], x.w_uk.shape)
@@ -88,7 +88,7 @@ class LatentKeysOfFirstHead(Latent):
 
 @fault("MLA-3", "w_uk is not transposed where it is absorbed", "cf. vllm PR 12528")
 class LatentNotTransposed(Latent):
-    """Fits, and is wrong, where R = D."""
+    """Only calls with R = D, where the shapes fit, show it."""
 
     def w_uk(self, x: Latents) -> Array:
         return x.w_uk.swapaxes(1, 2) if x.w_uk.shape[1] == x.w_uk.shape[2] else x.w_uk
@@ -96,7 +96,7 @@ class LatentNotTransposed(Latent):
 
 @fault("MLA-3", "values fall behind the keys after as many as the cache has columns", "ik_llama.cpp PR 2031")
 class LatentValuesFallBehind(Latent):
-    """Blocks of R + Dr keys meet blocks of R values."""
+    """Each block of R + Dr keys advances the values by only R; the first block is right."""
 
     def values(self, x: Latents) -> Array:
         width, rank = x.latents.shape[2] + x.k_rope.shape[2], x.latents.shape[2]
@@ -106,7 +106,7 @@ class LatentValuesFallBehind(Latent):
 
 @fault("MLA-5", "lse is of scores without the rotary part", "cf. vllm PR 12528")
 class LatentLseWithoutRope(Latent):
-    """The output is right, and merges with other parts as a wrong one."""
+    """The output is right, but a merge with other parts weights it wrongly."""
 
     def attended(
         self, arrays: tuple[Array, ...], scale: float | None = None, return_lse: bool = False, **options: Any
@@ -118,7 +118,7 @@ class LatentLseWithoutRope(Latent):
 
 @fault("MLA-8", "what does not fit together is cut to what there is of both", "cf. Megatron-LM 1412")
 class LatentUnchecked(Latent):
-    """The shorter of two widths, lengths and numbers of heads."""
+    """The smaller of two differing widths, lengths or numbers of heads is used."""
 
     def check(self, *arrays: Array) -> None:
         pass

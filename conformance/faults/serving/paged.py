@@ -1,4 +1,4 @@
-"""(PAGED-1 to PAGED-15) Caches read by the wrong row, page or slot, and what nobody has taken for somebody's own."""
+"""(PAGED-1 to 15, 19) Caches read at the wrong row, page or slot, and unused slots or entries that are read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attention_conformance.conformance.faults.registry import fault
 
 
 class OtherPlaces(Paged):
-    """Other places than those of the sequence's keys, whose diagonal stays where its length puts it."""
+    """Reads other places than those of the sequence's keys, but keeps the diagonal where its length puts it."""
 
     def default_offset(self, x: Any, n: int, queries: int, keys: int) -> int:
         return self.length(x, n) - queries
@@ -21,7 +21,7 @@ class OtherPlaces(Paged):
 
 @fault("PAGED-2", "pages of a cache are read in order, without the table", "flashinfer PR 1976")
 class PagedTableIgnored(Paged):
-    """Page after page from the first of the sequence on: right where pages lie in order."""
+    """Pages are read one after the other from the sequence's first; caches with pages in order are right."""
 
     def blocks(self, x: Any, n: int, j: Array) -> Array:
         return x.table[n, 0] + j // x.page
@@ -29,7 +29,7 @@ class PagedTableIgnored(Paged):
 
 @fault("PAGED-2", "the table is used for keys, values are read in order", "cf. flash-attention 772")
 class PagedTableIgnoredForValues(Paged):
-    """Rows, or pages, are looked up once; right where they lie in order."""
+    """Only keys look up their pages; caches with pages in order are right."""
 
     def taken(self, x: Any, n: int, rows: Array, keys: Array) -> tuple[Array, Array, Array]:
         q, k, v = super().taken(x, n, rows, keys)
@@ -43,7 +43,7 @@ class PagedTableIgnoredForValues(Paged):
 
 @fault("PAGED-2", "every sequence reads the pages of the first", "cf. yalis PR 53")
 class PagedFirstTable(Paged):
-    """The row of the table is not moved on."""
+    """The pointer to the row of the table is not advanced."""
 
     def row(self, x: Any, n: int) -> Array:
         return x.table[0]
@@ -51,7 +51,7 @@ class PagedFirstTable(Paged):
 
 @fault("PAGED-2", "a sequence reads the pages of the next", "cf. vllm PR 47305")
 class PagedNextTable(Paged):
-    """One row too far; the last sequence has its own."""
+    """The row of the table is one too far; the last sequence is right."""
 
     def row(self, x: Any, n: int) -> Array:
         return x.table[min(n + 1, len(x.table) - 1)]
@@ -59,7 +59,7 @@ class PagedNextTable(Paged):
 
 @fault("PAGED-1", "the page behind the right one is read", "cf. flashinfer 4347")
 class PagedNextPage(Paged):
-    """Block numbers from 1."""
+    """Block numbers are counted from 1."""
 
     def blocks(self, x: Any, n: int, j: Array) -> Array:
         return super().blocks(x, n, j) + 1
@@ -67,7 +67,7 @@ class PagedNextPage(Paged):
 
 @fault("PAGED-1", "the table of a paged cache has a row less wide than it is", "cf. vllm-ascend PR 11659")
 class PagedTableStride(Paged):
-    """The stride of the table is taken from the longest sequence's pages, without the entries behind them."""
+    """The row stride of the table is the number of pages of the longest sequence, without unused entries."""
 
     def row(self, x: Any, n: int) -> Array:
         width = -(-int(x.lengths.max(initial=0)) // x.page)
@@ -76,7 +76,7 @@ class PagedTableStride(Paged):
 
 @fault("PAGED-1", "slots are read from the end of a page", "cf. vllm PR 1514")
 class PagedSlotsReversed(Paged):
-    """Keys of a page in the other order, under a mask of positions that does not know."""
+    """Keys of a page come in reverse order, while the masks still count positions forwards."""
 
     def slots(self, x: Any, n: int, j: Array) -> Array:
         return x.page - 1 - j % x.page
@@ -92,7 +92,7 @@ class PagedWholePages(OtherPlaces):
 
 @fault("PAGED-4", "one slot behind the last key of a paged cache is read", "cf. zml PR 563")
 class PagedOneSlotTooMany(OtherPlaces):
-    """≤ for <; a causal mask hides it."""
+    """The loop tests ≤ instead of <; a causal mask hides it."""
 
     def places(self, x: Any, n: int) -> Array:
         length = self.length(x, n)
@@ -101,7 +101,7 @@ class PagedOneSlotTooMany(OtherPlaces):
 
 @fault("PAGED-3", "the newest key of a paged cache is not seen", "cf. TransformerEngine 3331")
 class PagedNewestKeyMissing(Paged):
-    """The length before the new token was written."""
+    """The length is that from before the new token was written."""
 
     def places(self, x: Any, n: int) -> Array:
         length = self.length(x, n)
@@ -119,7 +119,7 @@ class PagedPartialPageDropped(OtherPlaces):
 
 @fault("PAGED-4", "entries of the table behind the last page are read", "cf. vllm PR 47305, cf. flashinfer 5262")
 class PagedPaddingRead(OtherPlaces):
-    """The loop over pages runs to the width of the table, masked by nothing; −1 is the first page."""
+    """The loop over pages runs to the width of the table without a mask; −1 is read as the first page."""
 
     def places(self, x: Any, n: int) -> Array:
         length = self.length(x, n)
@@ -131,7 +131,7 @@ class PagedPaddingRead(OtherPlaces):
 
 @fault("PAGED-8", "the longest context is taken for every sequence's own", "vllm-flash-attention PR 18")
 class PagedLongestContext(Paged):
-    """max_seqlen_k for kv_lengths[n], as far as the table goes."""
+    """max_seqlen_k replaces kv_lengths[n], up to the width of the table."""
 
     def places(self, x: Any, n: int) -> Array:
         return np.arange(min(x.max_seqlen_k, x.table.shape[1] * x.page))
@@ -142,7 +142,7 @@ class PagedLongestContext(Paged):
 
 @fault("PAGED-6", "block numbers are cut to 16 bits", "aiter 3062")
 class PagedBlocksIn16Bits(Paged):
-    """Right for caches of up to 65,536 pages."""
+    """Caches of at most 65,536 pages are still right."""
 
     def blocks(self, x: Any, n: int, j: Array) -> Array:
         return super().blocks(x, n, j) % 2**16
@@ -150,7 +150,7 @@ class PagedBlocksIn16Bits(Paged):
 
 @fault("PAGED-6", "pages larger than 128 are read as pages of 128", "flashinfer 4347")
 class PagedPagesUpTo128(Paged):
-    """Slots beyond 128 are taken from the start of the page."""
+    """Slots from 128 on are read from the start of the page."""
 
     def slots(self, x: Any, n: int, j: Array) -> Array:
         return super().slots(x, n, j) % 128
@@ -158,7 +158,7 @@ class PagedPagesUpTo128(Paged):
 
 @fault("PAGED-6", "the slot in a page is masked as if pages were powers of two", "cf. vllm PR 24486")
 class PagedPowersOfTwo(Paged):
-    """j & (P − 1): right for 1, 16, 64, and not for 17."""
+    """The slot is j & (P − 1); pages of 1, 16 or 64 are right, pages of 17 are not."""
 
     def slots(self, x: Any, n: int, j: Array) -> Array:
         return j & (x.page - 1)
@@ -170,7 +170,7 @@ class PagedPowersOfTwo(Paged):
 
 @fault("PAGED-6", "pages of one key are read as pages of two", "cf. flashinfer 885")
 class PagedSizeOne(Paged):
-    """A kernel without a form for P = 1 takes every other entry."""
+    """The kernel has no form for P = 1, and reads every other entry of the table twice."""
 
     def blocks(self, x: Any, n: int, j: Array) -> Array:
         return super().blocks(x, n, j // 2 * 2 if x.page == 1 else j)
@@ -178,7 +178,7 @@ class PagedSizeOne(Paged):
 
 @fault("PAGED-3", "causal masks over pages are aligned at the top left", "SageAttention PR 372")
 class PagedTopLeft(Paged):
-    """A chunk of a prompt is masked as if it were its start."""
+    """A later chunk of a prompt is masked as if it were the first."""
 
     def default_offset(self, x: Any, n: int, queries: int, keys: int) -> int:
         return 0
@@ -186,7 +186,7 @@ class PagedTopLeft(Paged):
 
 @fault("PAGED-3", "new tokens are counted behind the length", "cf. onnx PR 8068")
 class PagedLengthWithoutNew(Paged):
-    """kv_lengths taken for the context alone, so that each query sees later ones."""
+    """kv_lengths is taken as the context only, so each query also sees later ones."""
 
     def default_offset(self, x: Any, n: int, queries: int, keys: int) -> int:
         return keys
@@ -194,7 +194,7 @@ class PagedLengthWithoutNew(Paged):
 
 @fault("PAGED-3", "a given offset is ignored over pages", "cf. flash-attention 1778")
 class PagedOffsetIgnored(Paged):
-    """Always the last positions."""
+    """The queries always stand at the last positions."""
 
     def offset(self, x: Any, n: int, queries: int, keys: int) -> int:
         return self.default_offset(x, n, queries, keys)
@@ -202,7 +202,7 @@ class PagedOffsetIgnored(Paged):
 
 @fault("PAGED-8", "a window over pages ends at whole pages", "executorch PR 21857")
 class PagedWindowByPages(Paged):
-    """The first page in sight is read from its start."""
+    """The first page inside the window is read from its start."""
 
     def options(self, x: Any, n: int) -> dict[str, Any]:
         window = x.options.get("window")
@@ -213,7 +213,7 @@ class PagedWindowByPages(Paged):
 
 @fault("PAGED-8", "windows are ignored over pages", "vllm-ascend 2729, vllm 4057")
 class PagedWindowIgnored(Paged):
-    """The path of chunked prefill has none."""
+    """The path for chunked prefill has no window."""
 
     def options(self, x: Any, n: int) -> dict[str, Any]:
         return {**x.options, "window": None}
@@ -221,7 +221,7 @@ class PagedWindowIgnored(Paged):
 
 @fault("PAGED-8", "softcap is ignored over pages", "cf. vllm-metal 665")
 class PagedSoftcapIgnored(Paged):
-    """The kernel of the cache does not have it."""
+    """The kernel for paged caches has no softcap."""
 
     def options(self, x: Any, n: int) -> dict[str, Any]:
         return {**x.options, "softcap": None}
@@ -229,7 +229,7 @@ class PagedSoftcapIgnored(Paged):
 
 @fault("PAGED-8", "sinks are ignored over pages", "vllm-metal 212")
 class PagedSinksIgnored(Paged):
-    """The kernel of the cache does not have them."""
+    """The kernel for paged caches has no sinks."""
 
     def options(self, x: Any, n: int) -> dict[str, Any]:
         return {**x.options, "sinks": None}
@@ -237,7 +237,7 @@ class PagedSinksIgnored(Paged):
 
 @fault("PAGED-7", "a sequence without keys in a paged cache gives NaN", "FlashMLA 11, cf. flashinfer 5262")
 class PagedEmptyNan(Paged):
-    """0 / 0."""
+    """The softmax over no keys is 0 / 0."""
 
     def sequence(self, x: Any, n: int) -> tuple[Array, Array]:
         output, lse = super().sequence(x, n)
@@ -254,7 +254,7 @@ class PagedEmptyReadsPage(Paged):
 
 @fault("PAGED-7", "in a mixed batch all sequences have as many queries as the first", "cf. vllm-omni PR 3525")
 class PagedQueriesOfFirst(Paged):
-    """The positions of a step of decoding are those of a batch in which all are alike."""
+    """Positions are those of a decoding batch; batches with equal numbers of queries are right."""
 
     def default_offset(self, x: Any, n: int, queries: int, keys: int) -> int:
         return keys - len(self.rows(x, 0))
@@ -262,7 +262,7 @@ class PagedQueriesOfFirst(Paged):
 
 @fault("PAGED-10", "lse over pages is of the last page alone", "cf. flash-attention PR 2573")
 class PagedLseOfLastPage(Paged):
-    """Written page by page, and not merged."""
+    """Each page overwrites the lse instead of merging with it."""
 
     def sequence(self, x: Any, n: int) -> tuple[Array, Array]:
         output, lse = super().sequence(x, n)
@@ -278,7 +278,7 @@ class PagedLseOfLastPage(Paged):
 
 @fault("PAGED-11", "new keys are not seen in the step that brings them", "cf. llmman PR 118")
 class PagedNewNotSeen(Paged):
-    """Attention over what the cache held before."""
+    """Attention reads what the cache held before the call."""
 
     def taken(self, x: Any, n: int, rows: Array, keys: Array) -> tuple[Array, Array, Array]:
         return x.q[rows], x.k[keys], x.v[keys]
@@ -286,7 +286,7 @@ class PagedNewNotSeen(Paged):
 
 @fault("PAGED-11", "new keys are written one slot too far", "cf. llmman PR 118")
 class PagedNewOneSlotFar(Paged):
-    """At the length, and not before it: the newest is lost, and the slot before holds an old one."""
+    """The newest key is clamped to the last slot, so calls with one new key per sequence are right."""
 
     def new_places(self, x: Any, n: int, rows: Array, keys: Array) -> Array:
         return np.minimum(super().new_places(x, n, rows, keys) + 1, len(keys) - 1)
@@ -294,7 +294,7 @@ class PagedNewOneSlotFar(Paged):
 
 @fault("PAGED-11", "new keys are added to what their slots held", "llmman PR 118")
 class PagedNewAdded(Paged):
-    """``index_add`` for ``index_copy``: right where slots are cleared before."""
+    """``index_add`` is used instead of ``index_copy``; slots that were cleared before are right."""
 
     def taken(self, x: Any, n: int, rows: Array, keys: Array) -> tuple[Array, Array, Array]:
         q, k, v = super().taken(x, n, rows, keys)
@@ -306,7 +306,7 @@ class PagedNewAdded(Paged):
 
 
 class _InPlace(Paged):
-    """New keys of all sequences are written to the cache first, and read from there: right where each has its slots."""
+    """Writes new keys of all sequences to the cache first, then reads there; right where no slots are shared."""
 
     def taken(self, x: Any, n: int, rows: Array, keys: Array) -> tuple[Array, Array, Array]:
         if x.k_new is None:
@@ -319,14 +319,14 @@ class _InPlace(Paged):
         return x.q[rows], k[keys], v[keys]
 
     def targets(self, x: Any, n: int, count: int) -> list[Array]:
-        """PAGED-11: the slots that new keys of a sequence are written to, once for each time."""
+        """PAGED-11: the slots that a sequence's new keys are written to, one array for each write."""
         own = self.keys(x, n)
         return [own[len(own) - count :]]
 
 
 @fault("PAGED-19", "new keys are appended to the first page of a sequence, which others share", "cf. xllm PR 1984")
 class PagedNewInSharedPage(_InPlace):
-    """The page of a new key is not looked up: that of the prefix is written to, for everybody who has it."""
+    """The page of a new key is not looked up; the first page is written to, for all sequences that share it."""
 
     def targets(self, x: Any, n: int, count: int) -> list[Array]:
         (own,) = super().targets(x, n, count)
@@ -335,7 +335,7 @@ class PagedNewInSharedPage(_InPlace):
 
 @fault("PAGED-19", "shared pages are written twice: each sequence writes its prefix again", "cf. amd-shark-ai PR 2276")
 class PagedPrefixWrittenAgain(_InPlace):
-    """New keys go to their own slots, and to those from the start of the sequence as if nothing were cached."""
+    """New keys are also written to the first slots of the sequence, as if nothing were cached."""
 
     def targets(self, x: Any, n: int, count: int) -> list[Array]:
         return [self.keys(x, n)[: min(count, x.page)], *super().targets(x, n, count)]
@@ -343,7 +343,7 @@ class PagedPrefixWrittenAgain(_InPlace):
 
 @fault("PAGED-12", "tables and lengths of fewer sequences are accepted", "cf. transformers PR 39653")
 class PagedNotChecked(Paged):
-    """As many sequences as all of them have."""
+    """The call computes as many sequences as all arrays have."""
 
     def check_pages(self, *arrays: Array) -> None:
         pass
@@ -354,7 +354,7 @@ class PagedNotChecked(Paged):
 
 @fault("PAGED-14", "the scales of a quantised cache are ignored", "flashinfer 4979, flashinfer 1023, vllm PR 42580")
 class QuantisedScalesIgnored(Paged):
-    """What is stored is taken for what it stands for: right for scales of 1."""
+    """Stored numbers are used as keys and values; calls with scales of 1 are right."""
 
     def key_scale(self, scale: Array, table: Array) -> Array:
         return np.ones_like(scale)
@@ -365,7 +365,7 @@ class QuantisedScalesIgnored(Paged):
 
 @fault("PAGED-14", "the scale of quantised values is ignored", "sglang PR 34765")
 class QuantisedValueScaleIgnored(Paged):
-    """Scores are right; the output is 1/scale times too large."""
+    """The scores are right, but the output is 1/scale times too large."""
 
     def value_scale(self, scale: Array, of_keys: Array) -> Array:
         return np.ones_like(scale)
@@ -373,7 +373,7 @@ class QuantisedValueScaleIgnored(Paged):
 
 @fault("PAGED-14", "the scale of quantised keys is ignored", "cf. sglang PR 34765")
 class QuantisedKeyScaleIgnored(Paged):
-    """Weights are far too peaked."""
+    """Scores are too large, so weights are far too peaked."""
 
     def key_scale(self, scale: Array, table: Array) -> Array:
         return np.ones_like(scale)
@@ -381,7 +381,7 @@ class QuantisedKeyScaleIgnored(Paged):
 
 @fault("PAGED-14", "quantised keys and values share the scale of the keys", "cf. AutoFP8 PR 25")
 class QuantisedOneScale(Paged):
-    """One kv_scale, as older checkpoints have it."""
+    """One kv_scale serves both, as in older checkpoints."""
 
     def value_scale(self, scale: Array, of_keys: Array) -> Array:
         return np.broadcast_to(of_keys.mean(axis=3, keepdims=True), (*of_keys.shape[:3], 1))
@@ -389,7 +389,7 @@ class QuantisedOneScale(Paged):
 
 @fault("PAGED-14", "quantised values are multiplied by their scale twice", "cf. vllm PR 42580")
 class QuantisedValuesScaledTwice(Paged):
-    """Where they are read, and once more at the end."""
+    """The scale is applied where values are read, and again to the output."""
 
     def value_scale(self, scale: Array, of_keys: Array) -> Array:
         return scale * scale
@@ -397,7 +397,7 @@ class QuantisedValuesScaledTwice(Paged):
 
 @fault("PAGED-14", "pages that sequences share are scaled once for each of them", "cf. vllm PR 42580")
 class QuantisedSharedPagesScaledTwice(Paged):
-    """Pages are dequantised in place, sequence by sequence; shows where two of them have a page."""
+    """Pages are dequantised in place, sequence by sequence; calls whose sequences share a page show it."""
 
     def check_pages(self, *arrays: Array) -> None:
         super().check_pages(*arrays)
@@ -415,7 +415,7 @@ class QuantisedSharedPagesScaledTwice(Paged):
 
 @fault("PAGED-14", "quantised keys are divided by their scale", "cf. InfiniLM PR 553")
 class QuantisedKeysDivided(Paged):
-    """A quantisation multiplier is taken for a descale."""
+    """The descale is taken for a quantisation multiplier."""
 
     def key_scale(self, scale: Array, table: Array) -> Array:
         return 1 / scale
@@ -423,7 +423,7 @@ class QuantisedKeysDivided(Paged):
 
 @fault("PAGED-14", "the first scale of a quantised cache is taken for all", "sgl-kernel-xpu PR 252")
 class QuantisedFirstScale(Paged):
-    """A scalar is read where there is one for each head, token, channel or page."""
+    """One scalar is read where there is a scale for each head, token, channel or page."""
 
     def key_scale(self, scale: Array, table: Array) -> Array:
         return np.full_like(scale, scale.flat[0])
@@ -436,7 +436,7 @@ class QuantisedFirstScale(Paged):
     "PAGED-14", "scales of a quantised cache are read with the strides of another layout", "vllm 49716, vllm PR 38874"
 )
 class QuantisedScaleStrides(Paged):
-    """Slots and heads of the scales change places, as HND is not NHD."""
+    """Slots and heads of the scales are exchanged, as between the layouts HND and NHD."""
 
     def key_scale(self, scale: Array, table: Array) -> Array:
         return np.ascontiguousarray(scale.swapaxes(1, 2)).reshape(scale.shape)
@@ -447,7 +447,7 @@ class QuantisedScaleStrides(Paged):
 
 @fault("PAGED-14", "scales of pages are taken in the order of the sequence", "cf. kvcached 424")
 class QuantisedScaleByPlace(Paged):
-    """By the place of a page in the row of the table, and not by its number; of keys and of values."""
+    """Keys and values use the scale at a page's place in the table row, not at its page number."""
 
     def dequantised(
         self, k_cache: Array, v_cache: Array, k_scale: Array, v_scale: Array, table: Array, dtype: np.dtype
@@ -456,7 +456,7 @@ class QuantisedScaleByPlace(Paged):
         return super().dequantised(k_cache, v_cache, of_keys, of_values, table, dtype)
 
     def by_place(self, scale: Array, table: Array) -> Array:
-        """Scales at the numbers of pages that are those at their places."""
+        """Scales in which each page number has the scale of the page's place in its row."""
         moved = scale.copy()
         for row in table if len(scale) > 1 else ():
             pages = row[row >= 0]
@@ -466,7 +466,7 @@ class QuantisedScaleByPlace(Paged):
 
 @fault("PAGED-14", "8-bit numbers of a cache are read as e4m3fnuz", "vllm 45562, ROCm-vllm PR 242")
 class QuantisedFnuz(Paged):
-    """The same bits with another bias: half of what was meant."""
+    """The same bits are read with another exponent bias, which gives half of each number."""
 
     def numbers(self, cache: Array) -> Array:
         return cache.view(ml_dtypes.float8_e4m3fnuz) if cache.dtype == ml_dtypes.float8_e4m3fn else cache
@@ -474,7 +474,7 @@ class QuantisedFnuz(Paged):
 
 @fault("PAGED-14", "all 8-bit floating-point caches are read as e4m3fn", "cf. vllm PR 45720")
 class QuantisedE5m2AsE4m3(Paged):
-    """The bits of e5m2 with another split."""
+    """The bits of e5m2 are read with another split of exponent and mantissa."""
 
     def numbers(self, cache: Array) -> Array:
         return cache.view(ml_dtypes.float8_e4m3fn) if cache.dtype == ml_dtypes.float8_e5m2 else cache
@@ -482,7 +482,7 @@ class QuantisedE5m2AsE4m3(Paged):
 
 @fault("PAGED-14", "int8 caches are read as unsigned", "cf. vllm PR 38378")
 class QuantisedUnsigned(Paged):
-    """Bytes: negative numbers are 256 too large."""
+    """Signed bytes are read as unsigned, so negative numbers are 256 too large."""
 
     def numbers(self, cache: Array) -> Array:
         return cache.view(np.uint8) if cache.dtype == np.int8 else cache
@@ -490,7 +490,7 @@ class QuantisedUnsigned(Paged):
 
 @fault("PAGED-15", "dequantised keys and values are rounded to eight bits again", "cf. vllm PR 42916")
 class QuantisedRoundedAgain(Paged):
-    """Scaled and stored in the format of the cache, as if the product needed no more."""
+    """Scaled keys and values are rounded to float8_e4m3fn before the product."""
 
     def dequantised(
         self, k_cache: Array, v_cache: Array, k_scale: Array, v_scale: Array, table: Array, dtype: np.dtype
@@ -501,7 +501,7 @@ class QuantisedRoundedAgain(Paged):
 
 @fault("PAGED-14", "scales that do not fit a cache are accepted", "cf. sgl-kernel-xpu PR 252")
 class QuantisedNotChecked(Paged):
-    """The first scales, for however many there are."""
+    """Only the first scales are used, however many there are."""
 
     def check_pages(self, *arrays: Array) -> None:
         if len(arrays) == 6:

@@ -1,4 +1,4 @@
-"""(VARLEN-1 to VARLEN-10) Packed sequences with the boundaries, the diagonal or the rows of somebody else."""
+"""(VARLEN-1 to 11) Packed sequences with the boundaries, the diagonal or the rows of another sequence."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from attention_conformance.conformance.faults.models.sdpa import Array
 from attention_conformance.conformance.faults.models.varlen import Pack, Packed
 from attention_conformance.conformance.faults.registry import fault
 
-#: The tile of keys and rows of the faults that are about tiles.
+#: Keys or rows per tile, in the faults about tiles.
 TILE = 16
 
 
 class OtherKeys(Packed):
-    """Other keys than those of the sequence, whose diagonal stays where its own keys put it."""
+    """Reads other keys than the sequence's own, but keeps the diagonal where its own keys put it."""
 
     def default_offset(self, x: Pack, n: int, queries: int, keys: int) -> int:
         return len(super().keys(x, n)) - queries
@@ -23,7 +23,7 @@ class OtherKeys(Packed):
 
 @fault("VARLEN-2", "the boundaries of packed sequences are ignored", "HunyuanVideo PR 310, LLaMA-Factory PR 4224")
 class PackedBoundariesIgnored(Packed):
-    """Every query attends to the whole pack, as in the path without a kernel that knows boundaries."""
+    """Every query attends to the whole pack, as on a fallback path whose kernel knows no boundaries."""
 
     def keys(self, x: Pack, n: int) -> Array:
         return np.arange(x.cu_seqlens_k[-1])
@@ -31,7 +31,7 @@ class PackedBoundariesIgnored(Packed):
 
 @fault("VARLEN-2", "only the first boundary of a pack is used", "HunyuanVideo PR 310")
 class PackedFirstBoundaryOnly(Packed):
-    """``cu_seqlens[1]`` splits the pack in two: right for up to two sequences."""
+    """``cu_seqlens[1]`` splits the pack in two; packs of up to two sequences are right."""
 
     def keys(self, x: Pack, n: int) -> Array:
         first, last = x.cu_seqlens_k[1], x.cu_seqlens_k[-1]
@@ -40,7 +40,7 @@ class PackedFirstBoundaryOnly(Packed):
 
 @fault("VARLEN-2", "attention of packed sequences sees all earlier ones", "trl PR 3526, cf. lightning-thunder 1758")
 class PackedPrefixSeen(Packed):
-    """One causal mask over the pack, as without positions that begin again: what comes before a sequence counts."""
+    """One causal mask covers the whole pack, because positions do not restart at each sequence."""
 
     def keys(self, x: Pack, n: int) -> Array:
         return np.arange(x.cu_seqlens_k[n + 1])
@@ -48,7 +48,7 @@ class PackedPrefixSeen(Packed):
 
 @fault("VARLEN-2", "the last tile of keys runs on into the next sequence", "cf. flash-attention PR 2333")
 class PackedTileCrossesBoundary(OtherKeys):
-    """Keys are masked by whole tiles of 16: right for multiples of 16, and under a causal mask."""
+    """Keys are masked by whole tiles of 16; lengths that 16 divides, and causal calls, are right."""
 
     def keys(self, x: Pack, n: int) -> Array:
         start, end = x.cu_seqlens_k[n : n + 2].tolist()
@@ -57,7 +57,7 @@ class PackedTileCrossesBoundary(OtherKeys):
 
 @fault("VARLEN-2", "one key of the next sequence is seen", "cf. prime-rl PR 2392")
 class PackedOneKeyTooMany(OtherKeys):
-    """≤ for < at the end of a sequence; a causal mask hides it."""
+    """The end of a sequence is tested with ≤ instead of <; a causal mask hides it."""
 
     def keys(self, x: Pack, n: int) -> Array:
         start, end = x.cu_seqlens_k[n : n + 2].tolist()
@@ -79,7 +79,7 @@ class PackedLastKeyMissing(Packed):
     "vllm-flash-attention PR 18, flash-attention PR 1192",
 )
 class PackedLongestKeys(Packed):
-    """``params.seqlen_k`` for ``actual_seqlen_k``: right where all are equally long."""
+    """``params.seqlen_k`` is used for ``actual_seqlen_k``; packs of equally long sequences are right."""
 
     def keys(self, x: Pack, n: int) -> Array:
         start = int(x.cu_seqlens_k[n])
@@ -88,7 +88,7 @@ class PackedLongestKeys(Packed):
 
 @fault("VARLEN-6", "the diagonal of packed sequences is that of the maxima", "rocm-libraries PR 10999")
 class PackedDiagonalOfMaxima(Packed):
-    """max_seqlen_k − max_seqlen_q for every sequence, baked into the kernel."""
+    """The kernel has one offset for all sequences, max_seqlen_k − max_seqlen_q."""
 
     def default_offset(self, x: Pack, n: int, queries: int, keys: int) -> int:
         return x.max_seqlen_k - x.max_seqlen_q
@@ -96,7 +96,7 @@ class PackedDiagonalOfMaxima(Packed):
 
 @fault("VARLEN-6", "keys beyond the longest sequence of queries are not seen", "cf. vllm-omni PR 3525")
 class PackedKeysUpToLongestQueries(OtherKeys):
-    """One maximum, that of the queries, bounds the loop over keys."""
+    """The loop over keys is bounded by max_seqlen_q instead of max_seqlen_k."""
 
     def keys(self, x: Pack, n: int) -> Array:
         return super().keys(x, n)[: max(x.max_seqlen_q, 1)]
@@ -104,7 +104,7 @@ class PackedKeysUpToLongestQueries(OtherKeys):
 
 @fault("VARLEN-1", "keys of packed sequences are found by the boundaries of queries", "vllm-omni PR 3525")
 class PackedKeysByQueries(Packed):
-    """One array of boundaries for both, as in self-attention; where it ends too early, the last keys are left out."""
+    """cu_seqlens_q serves for queries and keys, as in self-attention; keys behind its end are left out."""
 
     def keys(self, x: Pack, n: int) -> Array:
         start, end = (min(int(each), len(x.k)) for each in x.cu_seqlens_q[n : n + 2])
@@ -113,7 +113,7 @@ class PackedKeysByQueries(Packed):
 
 @fault("VARLEN-3", "causal masks of packed sequences are aligned at the top left", "SageAttention PR 372, cutlass 2336")
 class PackedTopLeft(Packed):
-    """Right where a sequence has as many queries as keys."""
+    """Sequences with as many queries as keys are right."""
 
     def default_offset(self, x: Pack, n: int, queries: int, keys: int) -> int:
         return 0
@@ -121,7 +121,7 @@ class PackedTopLeft(Packed):
 
 @fault("VARLEN-3", "positions of queries are counted from the start of the pack", "tilelang PR 1530")
 class PackedPositionsOfPack(Packed):
-    """The start of the queries' tiles is added once more, so that later sequences see too much."""
+    """The start of the sequence is added to positions again, so later sequences see too many keys."""
 
     def default_offset(self, x: Pack, n: int, queries: int, keys: int) -> int:
         return keys - queries + int(x.cu_seqlens_q[n])
@@ -129,7 +129,7 @@ class PackedPositionsOfPack(Packed):
 
 @fault("VARLEN-3", "the window of packed sequences is aligned at the top left", "cf. cudnn-frontend PR 493")
 class PackedWindowTopLeft(Packed):
-    """The causal side knows the offset, the window does not."""
+    """The causal mask applies the offset, the window does not."""
 
     def options(self, x: Pack, n: int) -> dict[str, Any]:
         window = x.options.get("window")
@@ -145,7 +145,7 @@ class PackedWindowTopLeft(Packed):
 
 @fault("VARLEN-3", "the first sequence's offset is every sequence's", "cf. rocm-libraries PR 10999")
 class PackedFirstOffset(Packed):
-    """One number where there is one for each."""
+    """One offset is read where there is one per sequence."""
 
     def offset(self, x: Pack, n: int, queries: int, keys: int) -> int:
         return super().offset(x, 0, len(self.rows(x, 0)), len(self.keys(x, 0)))
@@ -153,7 +153,7 @@ class PackedFirstOffset(Packed):
 
 @fault("VARLEN-3", "a given offset of packed sequences is ignored", "cf. flash-attention 1778")
 class PackedOffsetIgnored(Packed):
-    """Always the bottom right."""
+    """The causal diagonal always ends at the last key."""
 
     def offset(self, x: Pack, n: int, queries: int, keys: int) -> int:
         return self.default_offset(x, n, queries, keys)
@@ -161,7 +161,7 @@ class PackedOffsetIgnored(Packed):
 
 @fault("VARLEN-3", "a single query of a packed sequence sees no window", "cf. imp 1345, cf. vllm PR 49815")
 class PackedOneQueryWithoutWindow(Packed):
-    """A step of decoding takes another kernel."""
+    """Decoding steps take another kernel, which has no window."""
 
     def options(self, x: Pack, n: int) -> dict[str, Any]:
         return {**x.options, "window": None} if len(self.rows(x, n)) == 1 else x.options
@@ -171,7 +171,7 @@ class PackedOneQueryWithoutWindow(Packed):
     "VARLEN-4", "a packed sequence without keys gives NaN", "flash-attention PR 2568, vllm-fork PR 318, pytorch 81077"
 )
 class PackedEmptyNan(Packed):
-    """0 / 0."""
+    """The softmax over no keys is 0 / 0."""
 
     def sequence(self, x: Pack, n: int) -> tuple[Array, Array]:
         output, lse = super().sequence(x, n)
@@ -182,7 +182,7 @@ class PackedEmptyNan(Packed):
     "VARLEN-4", "a row of a pack without a key is the mean of all its values", "cf. onnxruntime 28904, cf. apex 1390"
 )
 class PackedEmptyMean(Packed):
-    """One mask over the pack, filled with a finite number."""
+    """One mask over the whole pack is filled with a finite number, so all weights are equal."""
 
     def sequence(self, x: Pack, n: int) -> tuple[Array, Array]:
         output, lse = super().sequence(x, n)
@@ -206,7 +206,7 @@ class PackedEmptyReadsNeighbour(Packed):
     "thinc PR 637, cf. flash-attention PR 1155",
 )
 class PackedEmptyKeepsRows(Packed):
-    """What the program left in registers, or in the buffer, is written out: the last row of the sequence before."""
+    """Registers or the buffer still hold the last row of the sequence before, which is written out."""
 
     def write(self, x: Pack, n: int, output: Array, lse: Array, found: Array, of_rows: Array) -> None:
         super().write(x, n, output, lse, found, of_rows)
@@ -217,7 +217,7 @@ class PackedEmptyKeepsRows(Packed):
 
 @fault("VARLEN-4", "packed sequences behind one without queries read the keys of the sequence before", "thinc PR 637")
 class PackedEmptyShifts(Packed):
-    """Sequences without queries are left out of the one list and not of the other."""
+    """Sequences without queries are left out of the list of queries, but not out of that of keys."""
 
     def keys(self, x: Pack, n: int) -> Array:
         starts = x.cu_seqlens_q
@@ -226,7 +226,7 @@ class PackedEmptyShifts(Packed):
 
 @fault("VARLEN-4", "a pack ends at its first empty sequence", "cf. flash-linear-attention 103, cf. FlashKDA PR 32")
 class PackedEndsAtEmpty(Packed):
-    """``break`` for ``continue``: what follows is left as zeros."""
+    """``break`` is written instead of ``continue``; rows of later sequences stay zero."""
 
     def count(self, x: Pack) -> int:
         empty = np.flatnonzero(np.diff(x.cu_seqlens_q) * np.diff(x.cu_seqlens_k) == 0)
@@ -272,7 +272,7 @@ class PackedSinksIgnored(Packed):
 
 @fault("VARLEN-5", "windows are ignored over packed sequences", "tvm PR 18630")
 class PackedWindowIgnored(Packed):
-    """Ragged prefill without the window that the paged one has."""
+    """The kernel for ragged prefill lacks the window that the paged one has."""
 
     def options(self, x: Pack, n: int) -> dict[str, Any]:
         return {**x.options, "window": None}
@@ -280,7 +280,7 @@ class PackedWindowIgnored(Packed):
 
 @fault("VARLEN-7", "the last sequence of a pack reads on to the end of k", "flash-attention 1661")
 class PackedLastReadsOn(OtherKeys):
-    """Its length is what is left of the array; without anything behind it that is right."""
+    """Everything up to the end of the array counts as its keys; packs that end there are right."""
 
     def keys(self, x: Pack, n: int) -> Array:
         keys = super().keys(x, n)
@@ -289,7 +289,7 @@ class PackedLastReadsOn(OtherKeys):
 
 @fault("VARLEN-8", "packed sequences behind the 256th are not computed", "cf. flash-linear-attention 906")
 class PackedFirst256(Packed):
-    """A grid, or an index of eight bits, that ends there: later rows are zeros."""
+    """The grid ends there, or the index has eight bits; later rows are zeros."""
 
     def count(self, x: Pack) -> int:
         return min(x.sequences, 256)
@@ -297,7 +297,7 @@ class PackedFirst256(Packed):
 
 @fault("VARLEN-8", "starts of packed sequences are cut to 16 bits", "cf. aiter 3062, cf. flash-linear-attention 906")
 class PackedStartsIn16Bits(Packed):
-    """Right up to 65,535 rows."""
+    """Calls with at most 65,535 rows are still right."""
 
     def starts(self, x: Pack, boundaries: Array) -> Array:
         return boundaries.astype(np.int64) % 2**16
@@ -311,7 +311,7 @@ class PackedStartsIn16Bits(Packed):
 
 @fault("VARLEN-8", "starts of packed sequences are cut to 15 bits and a sign", "cf. aiter 3062")
 class PackedStartsInInt16(PackedStartsIn16Bits):
-    """Right up to 32,767 rows; a negative start is read as 0."""
+    """Calls with at most 32,767 rows are still right; a negative start is read as 0."""
 
     def starts(self, x: Pack, boundaries: Array) -> Array:
         return np.maximum(boundaries.astype(np.int16).astype(np.int64), 0)
@@ -319,7 +319,7 @@ class PackedStartsInInt16(PackedStartsIn16Bits):
 
 @fault("VARLEN-11", "boundaries of different lengths are accepted", "cf. transformers PR 39653")
 class PackedBoundariesNotChecked(Packed):
-    """As many sequences as both arrays have."""
+    """The call computes as many sequences as both arrays have."""
 
     def check(self, x: Pack) -> None:
         pass
@@ -332,7 +332,7 @@ class PackedBoundariesNotChecked(Packed):
     "VARLEN-1", "rows of a packed sequence behind its last whole tile are not written", "cf. flash-linear-attention 906"
 )
 class PackedTailNotWritten(Packed):
-    """A sequence longer than a tile of 16 rows loses what is over."""
+    """Sequences of up to 16 rows, one tile, or of a multiple of 16 are right."""
 
     def write(self, x: Pack, n: int, output: Array, lse: Array, found: Array, of_rows: Array) -> None:
         super().write(x, n, output, lse, found, of_rows)
@@ -343,7 +343,7 @@ class PackedTailNotWritten(Packed):
 
 @fault("VARLEN-10", "lse of packs is (Tq, Hq)", "vllm-xpu-kernels PR 479")
 class PackedLseTransposed(Packed):
-    """The other layout; with as many heads as rows it fits."""
+    """Rows come before heads; with as many heads as rows the shape fits."""
 
     def stored_lse(self, x: Pack, lse: Array) -> Array:
         return np.ascontiguousarray(lse.T)
@@ -353,7 +353,7 @@ class PackedLseTransposed(Packed):
     "VARLEN-10", "lse of packs is padded to the longest sequence", "flash-attention 876, cf. TransformerEngine PR 194"
 )
 class PackedLsePadded(Packed):
-    """(N, Hq, max_seqlen_q), as flash-attention had it before 2.6."""
+    """The shape is (N, Hq, max_seqlen_q), as in flash-attention before 2.6."""
 
     def stored_lse(self, x: Pack, lse: Array) -> Array:
         padded = np.full((x.sequences, len(lse), x.max_seqlen_q), -np.inf, lse.dtype)
@@ -365,7 +365,7 @@ class PackedLsePadded(Packed):
 
 @fault("VARLEN-10", "lse of packs is in base 2", "cf. flashinfer 4484")
 class PackedLseBase2(Packed):
-    """log2 of the sum, as kernels have it that work with exp2."""
+    """The kernel works with exp2 and returns log2 of the sum."""
 
     def stored_lse(self, x: Pack, lse: Array) -> Array:
         return (lse / np.log(2)).astype(lse.dtype)
