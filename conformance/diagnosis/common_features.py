@@ -82,6 +82,8 @@ RELATIONS: dict[tuple[str, str], Callable[[AnyCase], bool]] = {
     ("with a negative scale", "with a scale that is not negative"): lambda case: (
         isinstance(scale := case.options.get("scale"), (int, float)) and scale < 0
     ),
+    # Where chunks are the largest power of two that divides both lengths, they are of one token.
+    ("where Sq and Sk are odd", "where Sq or Sk is even"): lambda case: case.shape.sq % 2 == case.shape.sk % 2 == 1,
 }
 
 #: A condition in words, and whether a call meets it.

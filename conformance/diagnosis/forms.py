@@ -406,6 +406,22 @@ def _padding() -> Iterator[Form]:
         yield "form-padding", "SDPA-5" if capped else "SDPA-14", title, make
 
 
+class SinkPerChunk(Attention):
+    """A sink counts once for each chunk of keys."""
+
+    chunk: ClassVar[int]
+
+    def sinks(self, x: Inputs) -> Array:
+        chunks = max(1, -(-x.shape[3] // self.chunk))
+        return super().sinks(x) + x.work(np.log(chunks))
+
+
+def _sinks() -> Iterator[Form]:
+    for chunk in (32, 64, 128, 256, 512, 1024):  # once for each 16 is a fault
+        title = f"a sink counts once for each {chunk} keys"
+        yield "form-sink", "SDPA-38", title, _form(SinkPerChunk, chunk=chunk)
+
+
 class Floor(Attention):
     """Weights below a number are raised to it, those of masked keys too."""
 
@@ -1005,6 +1021,7 @@ def _forms(operator: str) -> tuple[Fault, ...]:
         _lengths(),
         _further(),
         _padding(),
+        _sinks(),
         _softmaxes(),
         _weights(),
         _operands(),

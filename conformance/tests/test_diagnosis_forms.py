@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attention_conformance.conformance.cases import every_case
+from attention_conformance.conformance.cases import case_named, every_case
 from attention_conformance.conformance.diagnosis.forms import forms_of
 from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.diagnosis.unnamed import region, unwritten
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
+from attention_conformance.conformance.faults.models.tiles import State, Tiled
 from attention_conformance.conformance.faults.trials import Failed, explains
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.conformance.tests.test_diagnosis_choice import PROFILE, sorted_out
@@ -19,6 +20,10 @@ from attention_conformance.conformance.tests.test_diagnosis_choice import PROFIL
 PLAIN = ("plain", "plain-square", "plain-tall", "width-6", "one-query", "scale-given", "invalid-lengths")
 CAUSAL = ("plain", "causal-square", "causal-more-keys", "causal-more-queries", "causal-one-query")
 LENGTHS = ("plain", "lengths", "lengths-zero", "lengths-full")
+SINKS = (
+    *("plain", "sinks", "sinks-tiles", "sinks-long"),
+    *(f"kernel-decode-sinks-1x1x1-{sizes}-float32" for sizes in ("q1-k129-d64", "q1-k1024-d64", "q2-k513-d96")),
+)
 EMPTY = ("plain", "mask", "empty-row", "empty-row-one-batch", "empty-row-last", "empty-row-grouped", "invalid-lengths")
 
 
@@ -49,6 +54,18 @@ class LengthsOfRows(Attention):
             return super().lengths_allow(x)
         rows = np.arange(x.q.shape[2])[:, None] < np.reshape(x.kv_lengths, (-1, 1, 1, 1))
         return np.broadcast_to(rows, x.shape)
+
+
+class SinkPerTile(Tiled):
+    """Every tile of 128 keys adds the sink to the sum, as ejkernel 0.0.80 does."""
+
+    tile = 128
+
+    def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
+        """The running state, with the sink in it once more."""
+        top, total, output = super().merged(x, index, s, v, state)
+        base = np.where(np.isneginf(top), x.work(0), top)
+        return top, total + (np.exp(self.sinks(x)[:, None, None] - base) if index else 0), output
 
 
 class LastHeadUnwritten(Attention):
@@ -189,6 +206,18 @@ def test_one_number_added_to_all_scores_of_a_row_has_a_form() -> None:
     assert len(added) > 3
     assert all(explains(form.make, failed) for failed in added)
     assert not any(explains(form.make, failed) for failed in unwritten_rows)
+
+
+def test_a_sink_that_counts_once_per_chunk_has_the_size_of_the_chunk() -> None:
+    """The number of keys of a chunk is found, and no other size explains the failures."""
+    cases = [case_named(name) for name in SINKS]
+    failed, passed = sorted_out(SinkPerTile, cases)
+    assert len(failed) > 2
+    found = diagnose(failed, passed, pairs=False)
+    assert [each.title for each in found] == ["“a sink counts once for each 128 keys”"]
+    forms = [form for form in forms_of("sdpa") if form.name == "form-sink"]
+    explained = [form.title for form in forms if all(explains(form.make, each) for each in failed)]
+    assert explained == ["a sink counts once for each 128 keys"]
 
 
 def test_a_region_is_a_part_of_an_output() -> None:

@@ -5,7 +5,7 @@ A fault overrides the rows and keys that a sequence has, the place of its diagon
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -67,10 +67,18 @@ class Packed(Model):
         """Varlen, called as a plug-in is."""
         x = Pack(q, k, v, cu_seqlens_q, cu_seqlens_k, causal_offset, max_seqlen_q, max_seqlen_k, return_lse, options)
         self.check(x)
+        return self.results(x, *self.computed(x))
+
+    def computed(self, x: Pack) -> tuple[Array, Array]:
+        """Output and lse of all sequences, one after the other; the output has the width that the first one gives."""
         output, lse = self.empty(x)
         for n in range(self.count(x)):
-            self.write(x, n, output, lse, *self.sequence(x, n))
-        return self.results(x, output, lse)
+            part = self.sequence(x, n)
+            if n == 0 and part[0].shape[2] != output.shape[2]:
+                other = np.zeros((*x.v.shape[:2], part[0].shape[2]), x.v.dtype)
+                output, lse = self.empty(replace(x, v=other))
+            self.write(x, n, output, lse, *part)
+        return output, lse
 
     def check(self, x: Pack) -> None:
         """VARLEN-11: refuse inputs that do not fit together."""
