@@ -60,6 +60,7 @@ def _empty_rows() -> Iterator[Case]:
     yield case("empty-row-last", "SDPA-15", "The last row fully masked.", SMALL, mask=mask_without(rows=slice(-1, None)), needs="Sq > 1")
     yield case("empty-all", "SDPA-15", "No row has a key.", SMALL, mask=full_mask(False), zeros=True, dtypes=("float32", *HALVES))
     yield case("empty-one-query", "SDPA-15", "One query without a key.", replace(SMALL, sq=1), mask=full_mask(False), zeros=True)
+    yield case("empty-one-token", "SDPA-15", "One query and one key, masked.", replace(SMALL, sq=1, sk=1), mask=full_mask(False), zeros=True)
     yield case("empty-row-broadcast", "SDPA-15 SDPA-8", "A key mask (B, 1, 1, Sk) that is False throughout for the second batch: a padded sample of length 0.", SMALL, mask=_no_keys_in_second_batch, needs="B > 1")
     yield case("empty-row-tiles", "SDPA-15", "Fully masked rows over several tiles.", TILES, mask=mask_without(rows=slice(3, 6)), dtypes=("float32", *HALVES), needs="Sq > 5")
     yield case("empty-row-grouped", "SDPA-15 SDPA-17", "A fully masked row with grouped heads.", GROUPED, mask=row, needs="Sq > 1")
