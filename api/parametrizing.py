@@ -20,7 +20,7 @@ from attention_conformance.conformance.run.run_checks import Adapters
 from attention_conformance.conformance.targets import DEVICES, Target, refuse_unknown
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import DTYPES, Framework, Function, Implementation, ImplementationError
-from attention_conformance.impls.given import arrays_of, framework_of, name_of
+from attention_conformance.impls.frameworks import arrays_of, framework_of, name_of
 from attention_conformance.impls.loading import as_called, attributes_of, keywords, nearest, operator_of
 from attention_conformance.impls.select import with_attributes
 

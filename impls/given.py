@@ -8,8 +8,6 @@ worker, so changes made to the module since its import are not included.
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import itertools
 import pickle
 import sys
@@ -18,13 +16,12 @@ import types
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import cloudpickle
 
 from attention_conformance.impls import calls
-from attention_conformance.impls.contract import Framework, Function, Implementation, ImplementationError
-from attention_conformance.impls.interpreters import KERNELS
+from attention_conformance.impls.contract import Function, Implementation, ImplementationError
+from attention_conformance.impls.frameworks import arrays_of, framework_of, name_of
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.operators import OPERATORS
 from attention_conformance.impls.select import plug_in
@@ -32,17 +29,6 @@ from attention_conformance.impls.select import plug_in
 #: Functions that are called in this process, by number.
 _HELD: dict[int, Function] = {}
 _NUMBERS = itertools.count(1)
-
-#: Frameworks, and languages of kernels, by the packages that a function names; the longest name that fits counts.
-_FRAMEWORKS = {
-    "torch": Framework.TORCH,
-    "triton": "triton",
-    "jax": Framework.JAX,
-    "jax.experimental.pallas": "pallas",
-    "jaxlib": Framework.JAX,
-    "flax": Framework.JAX,
-    "numpy": Framework.NUMPY,
-}
 
 #: The file that represents a function: a module, a function of it, and its argument.
 _FILE = "from {} import {} as _open\n\nfunction = _open({!r})\n"
@@ -101,115 +87,6 @@ def given(
                 calls.forget(implementation)
         finally:
             _HELD.pop(number, None)
-
-
-def name_of(function: Function) -> str:
-    """Name of a function in messages: its own, or the name of the function that it wraps, or of its class.
-
-    Parameters
-    ----------
-    function
-        Any callable.
-
-    Returns
-    -------
-    str
-        One word.
-    """
-    if isinstance(function, functools.partial):
-        return name_of(function.func)
-    name = getattr(function, "__name__", "") or type(function).__name__
-    return "function" if name == "<lambda>" else str(name)
-
-
-def framework_of(function: Function) -> str:
-    """The framework whose arrays a function takes, by its annotations and the modules that it names; numpy if none.
-
-    Parameters
-    ----------
-    function
-        Any callable.
-
-    Returns
-    -------
-    str
-        "numpy", "torch" or "jax"; for a function that names their packages "triton" or "pallas", a language of kernels
-        for torch's or JAX's arrays.
-
-    Raises
-    ------
-    ImplementationError
-        Where several frameworks are named, and none of the annotations decides.
-    """
-    inner = inspect.unwrap(function)
-    while isinstance(inner, functools.partial):
-        inner = inspect.unwrap(inner.func)
-    own = {_framework(each.__module__) for each in type(inner).__mro__}
-    if found := own & {Framework.TORCH, Framework.JAX}:  # a module of torch, a jitted function
-        return str(found.pop())
-    plain = getattr(inner, "__func__", inner)  # of a method
-    code_of = plain if hasattr(plain, "__code__") else vars(type(inner)).get("__call__")
-    annotations = " ".join(map(str, getattr(code_of, "__annotations__", {}).values())).lower()
-    named = _named_frameworks(code_of, set())
-    said = {str(each) for each in (Framework.TORCH, Framework.JAX) if each in annotations}
-    frameworks = said or {arrays_of(each) for each in named}
-    if len(frameworks) > 1:
-        frameworks = frameworks - {Framework.NUMPY}
-    if len(frameworks) > 1:
-        names = " and ".join(sorted(frameworks))
-        raise ImplementationError(
-            f'{name_of(function)} uses {names}: say whose arrays it takes, such as framework="torch"'
-        )
-    framework = str(next(iter(frameworks), Framework.NUMPY))
-    return next((each for each in sorted(named) if each in KERNELS and arrays_of(each) == framework), framework)
-
-
-def arrays_of(named: str) -> str:
-    """The framework whose arrays a function takes, by what ``framework_of`` gives.
-
-    Parameters
-    ----------
-    named
-        A framework, or a language of kernels.
-
-    Returns
-    -------
-    str
-        The framework; any other word unchanged.
-    """
-    return str(KERNELS[named].framework) if named in KERNELS else named
-
-
-def _framework(module: str) -> str | None:
-    """The framework or language of kernels that a module belongs to, None for any other."""
-    parts = module.split(".")
-    names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-    return next((str(_FRAMEWORKS[name]) for name in names if name in _FRAMEWORKS), None)
-
-
-def _named_frameworks(function: Any, seen: set[int]) -> set[str]:
-    """The frameworks, and languages of kernels, that a function and the plain functions that it calls name."""
-    code = getattr(function, "__code__", None)
-    if code is None or id(code) in seen:
-        return set()
-    seen.add(id(code))
-    inside = [const for const in code.co_consts if isinstance(const, types.CodeType)]  # comprehensions, inner functions
-    names = {*code.co_names, *(name for each in inside for name in each.co_names)}
-    imported = names - function.__globals__.keys()
-    found = {framework for name in imported if (framework := _framework(name))}
-    closed = {}
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # not bound yet
-            closed[name] = cell.cell_contents
-    known = {**{name: function.__globals__[name] for name in names if name in function.__globals__}, **closed}
-    for value in known.values():
-        module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", "") or ""
-        framework = _framework(str(module)) or _framework(type(value).__module__)
-        if framework is not None:
-            found.add(framework)
-        elif isinstance(value, types.FunctionType):
-            found |= _named_frameworks(value, seen)
-    return found
 
 
 def _pickled(function: Function) -> bytes:

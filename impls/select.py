@@ -16,6 +16,7 @@ from attention_conformance.impls import envelope, jax, numpy, onnx, ranks, torch
 from attention_conformance.impls.contract import DTYPES, Framework, Implementation, ImplementationError, Layout, Profile
 from attention_conformance.impls.envelope import Envelope
 from attention_conformance.impls.foreign.text import foreign
+from attention_conformance.impls.frameworks import framework_in
 from attention_conformance.impls.interpreters import KERNELS
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.operators import GRADIENTS, OPERATORS
@@ -112,7 +113,8 @@ def plug_in(text: str, name: str = "") -> Implementation:
     Parameters
     ----------
     text
-        ``path.py:function`` or ``package.module:function``, and ``@framework``.
+        ``path.py:function`` or ``package.module:function``, and ``@framework``; without it, the framework that the
+        function's source names.
     name
         Name that it is called by in results; "" for its own.
 
@@ -132,8 +134,6 @@ def plug_in(text: str, name: str = "") -> Implementation:
             f"{text!r} is not path.py:function[@framework][+gradients]"
             " or package.module:function[@framework][+gradients]"
         )
-    kernels = match["framework"] if match["framework"] in KERNELS else ""
-    framework = KERNELS[kernels].framework if kernels else _framework(match["framework"])
     place = match["place"]
     folder = os.getcwd()
     if place.endswith(".py"):
@@ -141,6 +141,9 @@ def plug_in(text: str, name: str = "") -> Implementation:
         if not path.is_file():
             raise ImplementationError(f"--impl {text}: no file {place}, looked for at {path}")
         place, folder = str(path), str(path.parent)
+    said = match["framework"] or framework_in(place, match["name"], folder)
+    kernels = said if said in KERNELS else ""
+    framework = KERNELS[kernels].framework if kernels else _framework(said)
     implementation = Implementation(
         name=name or text,
         target=f"{place}:{match['name']}",
@@ -230,9 +233,7 @@ def _of_operator(implementation: Implementation, name: str) -> dict[str, str]:
     return {"operator": GRADIENTS[name], "function_of": name}
 
 
-def _framework(text: str | None) -> Framework:
-    if text is None:
-        return Framework.NUMPY
+def _framework(text: str) -> Framework:
     try:
         return Framework(text)
     except ValueError:

@@ -138,7 +138,8 @@ def implementation(candidate: str, problem: Problem | None) -> Implementation:
     """The record of a candidate.  Raises InputError for a class without a problem, whose sizes are unknown."""
     given, _, framework = candidate.partition("@")
     if not is_class(given):
-        return plug_in(candidate)
+        plugged = plug_in(candidate)
+        return plug_in(f"{given}@{plugged.framework}") if plugged.kernels and not framework else plugged
     if problem is None:
         raise InputError(
             f"{candidate} is a class: give the problem that it solves, with --task problem.py, for the sizes"

@@ -423,7 +423,8 @@ def _best(
     for _, level in itertools.groupby(sorted(explanations, key=new, reverse=True), key=new):
         held = [weighed(e, passed) for e in level if _says(e, left) or _says_of_masked_rows(e, left)]
         held = [e for e in held if _refuses(e, left) and (_says(e, left) or not (e.against or e.only))]
-        best = min(held, key=lambda e: (e.contradicted, len(e.only), len(_failing_with(e, refused))), default=None)
+        weights = [(e.contradicted, len(e.only), len(_failing_with(e, refused))) for e in held]
+        best = _narrowest([e for e, weight in zip(held, weights, strict=True) if weight == min(weights)], failures)
         if best is not None and (not best.contradicted or _convincing(best, failures)):
             return best
     return None
@@ -435,7 +436,8 @@ def _whole(
     failures: Sequence[Failed],
     passed: Sequence[Passed],
 ) -> Explanation | None:
-    """The first candidate that fits all remaining failures, and that no passed case contradicts."""
+    """The candidate that fits all remaining failures, and that no passed case contradicts; the narrowest of several."""
+    found = []
     for faults in candidates:
         make = combined(faults)
         if make is None or not all(explains(make, failed) for failed in left):
@@ -444,8 +446,19 @@ def _whole(
         if _says(explanation, left):
             explanation = weighed(explanation, passed)
             if not explanation.against and not explanation.only and _refuses(explanation, left):
-                return explanation
-    return None
+                found.append(explanation)
+    return _narrowest(found, failures)
+
+
+def _narrowest(equals: Sequence[Explanation], failures: Sequence[Failed]) -> Explanation | None:
+    """Of explanations that are equally good the one that would show in the fewest failures that it does not give."""
+    return equals[0] if len(equals) == 1 else min(equals, key=lambda e: _elsewhere(e, failures), default=None)
+
+
+def _elsewhere(explanation: Explanation, failures: Sequence[Failed]) -> int:
+    """Number of failures in which the mistake would show, and that have other numbers."""
+    others = [f for f in failures if f.failure is Failure.VALUE and f.telling and f not in explanation.fits]
+    return len(_failing_with(explanation, others))
 
 
 def _says(explanation: Explanation, left: Sequence[Failed]) -> bool:

@@ -6,6 +6,7 @@ keeps them (cases/store.py).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +29,19 @@ from attention_conformance.impls.process.pool import Crashed, OutOfMemory, Timed
 UNSUPPORTED_HINT = (
     "Hint:     raise NotImplementedError (a program: exit with 77) for what the implementation does not have"
 )
+
+#: Hints on exceptions of a function that takes the arrays of another framework, by what their texts contain.
+ARRAYS_HINTS = {
+    re.compile(r"'numpy\.ndarray' object has no attribute|not (a )?(numpy\.)?ndarray|got numpy\.ndarray"): (
+        "Hint:     it gets NumPy arrays: append @torch or @jax to its name if it takes others"
+    ),
+    re.compile(r"'Tensor' object has no attribute|not (a )?Tensor|\(got Tensor\)"): (
+        "Hint:     it gets torch tensors: append @numpy or @jax to its name if it takes others"
+    ),
+    re.compile(r"'ArrayImpl' object has no attribute|not (a )?ArrayImpl"): (
+        "Hint:     it gets JAX arrays: append @numpy or @torch to its name if it takes others"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -73,7 +87,7 @@ def judge(reply: Reply, case: AnyCase, blank: Result, *, every_profile: bool = T
         details = (f"Accepted: {reply.text or shapes}",)
         result = failed(blank, case, Finding(Failure.NO_ERROR, case.clauses[0], f"accepted, and {said}", details))
     elif reply.status == "raised":
-        result = failed(blank, case, raised_exception(reply, case.clauses[0], UNSUPPORTED_HINT))
+        result = failed(blank, case, raised_exception(reply, case.clauses[0], _hint(reply, blank)))
     else:
         result, finding, _ = compare_results(reply, case, case.expected(blank.dtype), blank, every_profile)
         result = result if finding is None else failed(result, case, finding)
@@ -83,6 +97,12 @@ def judge(reply: Reply, case: AnyCase, blank: Result, *, every_profile: bool = T
     if result.outcome is Outcome.FAILED:  # by something worse
         return replace(result, message=with_lines(result.message, state.details))
     return failed(result, case, state) if result.outcome is Outcome.PASSED else result
+
+
+def _hint(reply: Reply, blank: Result) -> str:
+    """The hint for an exception on a valid input: a plugged-in function may take the arrays of another framework."""
+    words = reply.text if ":" in blank.implementation else ""
+    return next((hint for pattern, hint in ARRAYS_HINTS.items() if pattern.search(words)), UNSUPPORTED_HINT)
 
 
 def alike(some: Mapping[str, np.ndarray], plain: Mapping[str, np.ndarray], case: AnyCase, blank: Result) -> bool:

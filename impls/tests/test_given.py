@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
 import sys
@@ -16,7 +15,7 @@ import pytest
 
 from attention_conformance.impls.calls import Request, call
 from attention_conformance.impls.contract import ImplementationError
-from attention_conformance.impls.given import _HELD, arrays_of, framework_of, given, name_of
+from attention_conformance.impls.given import _HELD, given
 from attention_conformance.impls.process.pool import Pool
 
 ONES = [np.ones((1, 1, 2, 4), np.float32)] * 3
@@ -25,39 +24,6 @@ ONES = [np.ones((1, 1, 2, 4), np.float32)] * 3
 def plain(q: Any, k: Any, v: Any) -> Any:
     """Names no framework."""
     return v
-
-
-def of_torch(q: torch.Tensor, k: Any, v: Any) -> Any:  # type: ignore[name-defined]  # noqa: F821
-    """Names by an annotation the framework whose arrays it takes."""
-    return v
-
-
-def with_torch_inside(q: Any, k: Any, v: Any) -> Any:
-    """Imports its framework when it is called."""
-    import torch
-
-    return torch.softmax(q, -1)
-
-
-def with_both(q: Any, k: Any, v: Any) -> Any:
-    """Names two frameworks."""
-    import jax
-    import torch
-
-    return jax, torch
-
-
-def calls_one(q: Any, k: Any, v: Any) -> Any:
-    """Leaves the work to a helper."""
-    return with_torch_inside(q, k, v)
-
-
-class Layer:
-    """A callable object."""
-
-    def __call__(self, q: Any, k: Any, v: Any) -> Any:
-        """Return the values."""
-        return v
 
 
 def answer(function: Any, **settings: Any) -> tuple[np.ndarray, str]:
@@ -71,70 +37,6 @@ def answer(function: Any, **settings: Any) -> tuple[np.ndarray, str]:
             pool.close()
     assert reply.status == "returned", reply.text
     return reply.results["output"], implementation.name
-
-
-@pytest.mark.parametrize(
-    ("function", "framework"),
-    [
-        (plain, "numpy"),
-        (of_torch, "torch"),
-        (with_torch_inside, "torch"),
-        (calls_one, "torch"),
-        (functools.partial(with_torch_inside), "torch"),
-        (Layer(), "numpy"),
-        (lambda q, k, v: np.exp(q), "numpy"),
-    ],
-)
-def test_a_framework_is_found(function: Any, framework: str) -> None:
-    """The framework is found by annotations, by names, and by the functions that are called."""
-    assert framework_of(function) == framework
-
-
-class Launched:
-    """A kernel as Triton's decorator leaves it: an object of Triton's, in the user's module."""
-
-
-KERNEL = Launched()
-Launched.__module__ = "triton.runtime.jit"
-
-
-def of_triton(q: Any, k: Any, v: Any) -> Any:
-    """Launches a kernel, and names torch for its output."""
-    import torch
-
-    return KERNEL, torch.empty_like(q)
-
-
-def of_pallas(q: Any, k: Any, v: Any) -> Any:
-    """Calls a kernel."""
-    import jax.experimental.pallas as pl
-
-    return pl.pallas_call(q, k, v)  # type: ignore[call-arg]
-
-
-def test_kernels_are_found_by_what_a_function_names() -> None:
-    """They are of a framework, whose arrays the function takes; in this process nothing is interpreted."""
-    assert (framework_of(of_triton), framework_of(of_pallas)) == ("triton", "pallas")
-    assert (arrays_of("triton"), arrays_of("pallas"), arrays_of("numpy")) == ("torch", "jax", "numpy")
-    with given(of_triton) as implementation:
-        assert (implementation.framework, implementation.kernels) == ("torch", "triton")
-    with given(of_triton, isolated=False) as implementation:
-        assert (implementation.framework, implementation.kernels) == ("torch", "")
-
-
-def test_two_frameworks_are_not_guessed() -> None:
-    """A function that uses two frameworks is refused: the user must choose."""
-    with pytest.raises(ImplementationError, match="with_both uses jax and torch: say whose arrays it takes"):
-        framework_of(with_both)
-
-
-@pytest.mark.parametrize(
-    ("function", "name"),
-    [(plain, "plain"), (functools.partial(plain), "plain"), (Layer(), "Layer"), (lambda q, k, v: v, "function")],
-)
-def test_a_function_has_a_name(function: Any, name: str) -> None:
-    """The name is the function's own, or that of its class."""
-    assert name_of(function) == name
 
 
 def test_a_closure_reaches_another_process() -> None:
