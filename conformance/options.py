@@ -58,7 +58,8 @@ def add_shared(add: Callable[..., Any]) -> None:
         metavar="WHAT",
         help="an implementation: a name, a glob over names, path.py:function[@framework],"
         " package.module:function[@framework], model.onnx[:name=ours,…] or ./program; may be repeated;"
-        " default: all built-in and registered ones",
+        " framework: numpy, torch, jax, triton or pallas; default: the one that the source of the function names;"
+        " default of --impl: all built-in and registered ones",
     )
     add("--device", action="append", default=[], metavar="NAME", help="cpu or cuda; default: all found")
     add("--dtype", action="append", default=[], metavar="NAME", help="float64, float32, float16 or bfloat16")

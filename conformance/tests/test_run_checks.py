@@ -241,7 +241,7 @@ def test_a_required_feature_that_is_unsupported_fails_the_run(tmp_path: Path) ->
     done = run(plug_in(tmp_path, KERNELS), *options, "--require", "core,windows")
     assert done.returncode == 1
     assert "FAILED: mykernels.py:attention on cpu: core is required, but is not judged in full (" in done.stdout
-    assert "FAILED: mykernels.py:attention on cpu: windows is required, but is unsupported (15 of 15)" in done.stdout
+    assert "FAILED: mykernels.py:attention on cpu: windows is required, but is unsupported (16 of 16)" in done.stdout
 
 
 @pytest.mark.slow
