@@ -106,6 +106,17 @@ def test_a_kernel_to_be_interpreted_is_refused(language: str, framework: str, tm
         decided(tmp_path, PLAIN, f"attention@{language}")
 
 
+def test_a_candidate_that_names_a_language_of_kernels_gets_plain_tensors(tmp_path: Path) -> None:
+    """Only what the user asks for is refused: by its source a candidate is a function of the framework's arrays."""
+    file = tmp_path / "candidate.py"
+    file.write_text(
+        "from jax.experimental import pallas as pl\n\n\ndef attention(q, k, v):\n    return pl.pallas_call(q)\n",
+        encoding="utf-8",
+    )
+    found = command.implementation(f"{file}:attention", None)
+    assert (found.framework, found.kernels) == ("jax", "")
+
+
 @pytest.mark.slow(4)
 def test_an_honest_kernel_is_accepted_and_timed(tmp_path: Path) -> None:
     """The verdict has times by both clocks."""

@@ -1,6 +1,7 @@
 """Causes: the failures of a run grouped by what explains them, so that one cause is one message.
 
-The smallest case of a cause is shown in full, the others have a line each.  Unexplained failures come first.
+The smallest case of a cause is shown in full, the others have a line each.  A wrong adapter comes first, then
+unexplained failures.
 Nothing is decided here, and nothing is left out of a file.
 """
 
@@ -28,7 +29,11 @@ LISTED, TOLD = 20, 4
 NAMED = 6
 
 #: Labels of the lines of a failure's message that explain it, the strongest first.
-LABELS = ("Adapter:", "Diagnosis:")
+ADAPTER = "Adapter:"
+LABELS = (ADAPTER, "Diagnosis:")
+
+#: Advice on a wrong adapter: what the function computes of other inputs than were meant has no other cause to look for.
+FIRST = "correct this first and run again: the other failures may come from it"
 
 #: Beginnings of observations that say where a failure comes from and not what it is (diagnosis/explain.py).
 OBSERVED = ("the case passes by itself in a fresh process", "run again by itself")
@@ -100,6 +105,10 @@ class Told:
             return ""
         return f"{result.failure}: {_VARIES.sub('…', result.reason)}"
 
+    def has(self, label: str) -> bool:
+        """Whether its message has a line with this label."""
+        return bool(self._after(label))
+
     def _after(self, label: str) -> str:
         line = next((line for line in self.lines if line.startswith(label)), "")
         return line.removeprefix(label).strip()
@@ -122,6 +131,11 @@ class Cause:
     def in_full(self) -> tuple[Told, ...]:
         """Failures whose message is shown in full."""
         return self.failures[: UNEXPLAINED if self.kind is Kind.UNKNOWN else 1]
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether the function is called, or returns its results, in another way than the contract says."""
+        return self.kind is Kind.EXPLAINED and self.first.has(ADAPTER)
 
     @property
     def name(self) -> str:
@@ -179,7 +193,7 @@ class Cause:
 
 
 def causes(failures: Iterable[Told]) -> list[Cause]:
-    """The failures of a run by cause: unexplained ones first, then the causes that explain most.
+    """The failures of a run by cause: a wrong adapter, then unexplained ones, then the causes that explain most.
 
     Parameters
     ----------
@@ -200,7 +214,7 @@ def causes(failures: Iterable[Told]) -> list[Cause]:
         for told, cause in zip(group, _causes_of(group), strict=True):
             by_cause[cause].append(told)
         found += [Cause(kind, text, _in_order(some)) for (kind, text), some in by_cause.items()]
-    return sorted(found, key=lambda cause: (cause.kind, -len(cause.failures)))
+    return sorted(found, key=lambda cause: (not cause.is_adapter, cause.kind, -len(cause.failures)))
 
 
 def _causes_of(group: Sequence[Told]) -> Iterator[tuple[Kind, str]]:
@@ -258,7 +272,9 @@ def ending(found: Sequence[Cause]) -> list[str]:
         by_name[cause.name].append(cause)
     lines = []
     for name, group in by_name.items():
-        lines += [line for cause in group[:TOLD] for line in cause.ending()]
+        for cause in group[:TOLD]:
+            lines += cause.ending()
+            lines += [f"  First:    {FIRST}"] if cause.is_adapter and len(group) > 1 else []
         if len(group) > TOLD:
             lines.append(f"{name}: … and {len(group) - TOLD} more causes, above")
     return lines

@@ -15,7 +15,7 @@ from tabulate import tabulate
 from attention_conformance.conformance.bounds import sdpa as bounds
 from attention_conformance.conformance.judging.claims import COLUMNS
 from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome, Result
-from attention_conformance.conformance.run.causes import Cause, Told, causes, ending, in_full, wrapped
+from attention_conformance.conformance.run.causes import FIRST, Cause, Told, causes, ending, in_full, wrapped
 from attention_conformance.conformance.run.progress import SPENT, Spent, spent_rows
 from attention_conformance.conformance.run.run_checks import Conclusion
 
@@ -94,6 +94,8 @@ def print_report(
         if lines:
             terminal.section(title)
             terminal.line(_fitted("\n".join(lines), width))
+            if title == "adapter" and found:
+                terminal.line(f"  First:    {FIRST}")
     terminal.section("conformance")
     for line in conclusion.little:
         terminal.line(line, yellow=True)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.run.causes import (
+    FIRST,
     LISTED,
     MESSAGES,
     TOLD,
@@ -65,6 +66,17 @@ def test_what_is_not_explained_comes_first() -> None:
     found = causes([told("a", 1, PEEKS), told("b", 2, PEEKS), told("c", 3)])
     assert [cause.kind for cause in found] == [Kind.UNKNOWN, Kind.EXPLAINED]
     assert found[0].title == "1 failure, not explained"
+
+
+def test_a_wrong_adapter_comes_before_all_else() -> None:
+    """What a function computes of other inputs than were meant fails in many ways: only the adapter is to be read."""
+    adapter = "Adapter:  it computes in (B, S, H, D): set attention.layout = 'BSHD'"
+    found = causes([told("a", 1), told("b", 2, PEEKS), told("c", 3, PEEKS), told("d", 4, adapter)])
+    assert [cause.is_adapter for cause in found] == [True, False, False]
+    lines = ending(found)
+    assert lines[0].startswith("mine on cpu: it computes in (B, S, H, D)")
+    assert [line for line in lines if FIRST in line] == [lines[3]]
+    assert not [line for line in ending(causes([told("d", 4, adapter)])) if FIRST in line]
 
 
 def test_two_causes_are_two_messages() -> None:
