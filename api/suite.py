@@ -137,7 +137,7 @@ def _stage_lines(stages: Sequence[Stage]) -> str:
 
 
 def _ended(stage: Stage) -> str:
-    """How a stage ended, after a comma; nothing if it did all it had to."""
+    """Text on a stage that did not end as it should, after a comma; "" otherwise."""
     if stage.interrupted:
         return ", interrupted"
     if (stage.name, stage.status) == NOT_TIMED:

@@ -316,8 +316,8 @@ def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _imports(node: ast.AST) -> dict[str, str]:
-    """What the import statements within a node bind: the dotted name of a module or a member, by its name here."""
-    found = {}
+    """The names that import statements within a node bind, each with the dotted name of its module or member."""
+    found: dict[str, str] = {}
     for each in ast.walk(node):
         if isinstance(each, ast.Import):
             found.update((a.asname, a.name) if a.asname else (a.name.split(".")[0],) * 2 for a in each.names)

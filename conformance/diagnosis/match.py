@@ -451,7 +451,7 @@ def _whole(
 
 
 def _narrowest(equals: Sequence[Explanation], failures: Sequence[Failed]) -> Explanation | None:
-    """Of explanations that are equally good the one that would show in the fewest failures that it does not give."""
+    """The one of equally good explanations that would show in the fewest failures that it does not give."""
     return equals[0] if len(equals) == 1 else min(equals, key=lambda e: _elsewhere(e, failures), default=None)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from attention_conformance.impls import frameworks
 from attention_conformance.impls.contract import Framework, ImplementationError
 from attention_conformance.impls.frameworks import arrays_of, framework_in, framework_of, name_of
 from attention_conformance.impls.given import given
@@ -180,7 +180,7 @@ def test_a_language_of_kernels_is_found_where_it_is_installed(tmp_path: Path, mo
     file = tmp_path / "kernels.py"
     file.write_text("import torch, triton\n@triton.jit\ndef g(q): pass\ndef f(q, k, v): return g[1,](torch.exp(q))")
     for missing, framework in ((None, "torch"), (object(), "triton")):
-        monkeypatch.setattr(frameworks.importlib.util, "find_spec", lambda name, found=missing: found)
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name, found=missing: found)
         assert framework_in(str(file), "f", str(tmp_path)) == framework
 
 
