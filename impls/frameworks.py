@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import importlib.metadata
 import importlib.util
 import inspect
 import itertools
 import re
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,8 @@ _ANNOTATED = {
     Framework.NUMPY: re.compile(r"\bnumpy\b|\bnp\b"),
 }
 
-#: Attributes with which a function turns NumPy arrays into tensors, and tensors into NumPy arrays.
-_FROM_NUMPY, _TO_NUMPY = {"from_numpy", "as_tensor", "tensor"}, "numpy"
+#: Attribute that takes NumPy arrays alone, those that take them too, and that with which a tensor becomes one.
+_FROM_NUMPY, _ALSO_FROM_NUMPY, _TO_NUMPY = "from_numpy", {"as_tensor", "tensor"}, "numpy"
 
 #: Where a function is defined: a file, and a name in it.
 _Place = tuple[Path, str]
@@ -113,10 +114,10 @@ def framework_in(place: str, name: str, folder: str) -> str:
     first = name.split(".")[0]
     found.follow((path, first))
     annotations = found.annotations(path, name)
-    if not annotations and found.converts():
+    if found.converts() or found.returns_numpy(path, first):
         return str(Framework.NUMPY)
     try:
-        decided = _decided(annotations, found.named or found.imported(path))
+        decided = _decided(annotations, found.named or found.imported(path) or _required_by(found.packages))
     except _SeveralError as error:
         raise ImplementationError(
             f"{name} in {path.name} uses {error}: say whose arrays it takes, such as {path.name}:{name}@torch"
@@ -222,6 +223,8 @@ class _Sources:
         self._seen: set[_Place] = set()
         #: Frameworks and languages of kernels that are named.
         self.named: set[str] = set()
+        #: Other packages that are named, whose source is not followed.
+        self.packages: set[str] = set()
         self._attributes: set[str] = set()
 
     def follow(self, place: _Place) -> None:
@@ -245,8 +248,25 @@ class _Sources:
         self._attributes |= {each.attr for each in ast.walk(definition) if isinstance(each, ast.Attribute)}
 
     def converts(self) -> bool:
-        """Whether the function turns NumPy arrays into tensors, and its result into a NumPy array."""
-        return _TO_NUMPY in self._attributes and bool(self._attributes & _FROM_NUMPY)
+        """Whether the function turns NumPy arrays into tensors."""
+        used = self._attributes
+        return _FROM_NUMPY in used or (_TO_NUMPY in used and bool(used & _ALSO_FROM_NUMPY))
+
+    @staticmethod
+    def returns_numpy(path: Path, name: str) -> bool:
+        """Whether a function returns what a function of NumPy, or ``.numpy()``, gives: then it takes such arrays."""
+        definitions, imports = _parsed(path)
+        definition = definitions.get(name)
+        if not isinstance(definition, ast.FunctionDef):
+            return False
+        own = imports | _imports(definition)
+        calls = [each.value.func for each in _returns(definition) if isinstance(each.value, ast.Call)]
+        firsts = [next(_chains(call), ("",)) for call in calls]
+        return any(
+            (isinstance(call, ast.Attribute) and call.attr == _TO_NUMPY)
+            or _framework(".".join((own.get(first, first), *rest))) == Framework.NUMPY
+            for call, (first, *rest) in zip(calls, firsts, strict=True)
+        )
 
     def _import(self, path: Path, dotted: str) -> None:
         """Collect what an imported name is: of a framework, or of a module whose source is near."""
@@ -259,6 +279,7 @@ class _Sources:
             if near.is_file():
                 self.follow((near, parts[length]))
                 return
+        self.packages.add(parts[0])
 
     @staticmethod
     def annotations(path: Path, name: str) -> str:
@@ -315,6 +336,15 @@ def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
             yield from _statements(handler.body)
 
 
+def _returns(node: ast.AST) -> Iterator[ast.Return]:
+    """Statements that return from a function, without those of functions inside it."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.Return):
+            yield each
+        elif not isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            yield from _returns(each)
+
+
 def _imports(node: ast.AST) -> dict[str, str]:
     """The names that import statements within a node bind, each with the dotted name of its module or member."""
     found: dict[str, str] = {}
@@ -337,6 +367,15 @@ def _chains(node: ast.AST) -> Iterator[tuple[str, ...]]:
             inner = inner.value
         if isinstance(inner, ast.Name):
             yield (inner.id, *reversed(parts))
+
+
+def _required_by(packages: Set[str]) -> set[str]:
+    """The frameworks that the distributions of some packages require, if they are installed: natten requires torch."""
+    known = importlib.metadata.packages_distributions() if packages else {}
+    found = {each for package in packages for each in known.get(package, ())}
+    required = {line for each in found for line in importlib.metadata.requires(each) or () if "extra ==" not in line}
+    names = {re.split(r"[^\w.-]", line, maxsplit=1)[0].lower() for line in required}
+    return {framework for name in names if (framework := _framework(name)) and framework != Framework.NUMPY}
 
 
 def _file_of(module: str, folder: str) -> Path | None:

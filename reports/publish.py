@@ -2,9 +2,10 @@
 
 A run's result files are kept as ``NAME.zst``, reduced to what a reader can use.  Samples of the bench are exact to half
 a thousandth, as an interval that is called narrow has two hundredths, and are sorted within a batch, as no figure shows
-their order.  Computed numbers, such as an error's share of its bound, have six digits.  Results are kept by column,
-without seconds, and those of the base run without messages, as no page shows them.  Page, summary and badges are made
-from what is kept, so that without files the command regenerates them.
+their order.  Computed numbers, such as an error's share of its bound, have six digits.  Paths in tracebacks begin at
+the checkout or at the folder of the libraries.  Results are kept by column, without seconds, and those of the base run
+without messages, as no page shows them.  Page, summary and badges are made from what is kept, so that without files the
+command regenerates them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -41,6 +43,11 @@ DIGITS = 6
 
 #: Fields of a bench file that hold samples.
 SAMPLES = ("data", "run_seconds", "prepare_seconds", "first_call_seconds", "host_seconds")
+
+#: Folders in a path of a traceback that say where the suite or a library was, and not what ran.
+PLACE = re.compile(
+    r'(?<=File ")/(?:[^"\n]*/site-packages/|[^"\n]*/lib/(?=python3)|[^"\n]*?/(?=(?:impls|conformance)/))'
+)
 
 #: Fields of a case that are not kept: seconds of its single calls, which no page shows and are a third of the file.
 UNKEPT = {"run_seconds": 0.0, "prepare_seconds": 0.0}
@@ -152,7 +159,7 @@ def _result(line: dict[str, Any], is_base: bool) -> dict[str, Any]:
     """A line of a conformance file with shorter numbers."""
     short: dict[str, Any] = _rounded(line, _computed)
     if line.get("kind") == "result":
-        short |= UNKEPT | {"message": ""} if is_base else UNKEPT
+        short |= UNKEPT | {"message": "" if is_base else PLACE.sub("", short["message"])}
     return short
 
 

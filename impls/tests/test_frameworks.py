@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,9 @@ SOURCES = {
     "import numpy as np, torch\ndef g(q): return torch.exp(q)\ndef f(q, k, v): return np.exp(q)": "numpy",
     "import torch\ndef f(q, k, v): return torch.exp(torch.from_numpy(q)).numpy()": "numpy",
     "import numpy as np, torch\ndef f(q: np.ndarray, k, v): return np.asarray(torch.exp(torch.tensor(q)))": "numpy",
+    "import torch\ndef f(q, k, v): return g(torch.from_numpy(q))": "numpy",
+    "import jax, numpy as np\ndef f(q, k, v): return np.asarray(jax.nn.softmax(q))": "numpy",
+    "import jax, numpy as np\ndef f(q, k, v):\n    def g(x): return np.eye(2)\n    return jax.jit(g)(q)": "jax",
     "import mlx.core as mx\ndef f(q, k, v): return mx.exp(q)": "numpy",
     "def f(q, k, v): return v": "numpy",
     "def f(": "numpy",
@@ -163,6 +167,17 @@ def test_a_framework_is_found_in_the_module_beside_it(source: str, tmp_path: Pat
     (tmp_path / "kernels.py").write_text(source, encoding="utf-8")
     (tmp_path / "mine.py").write_text("import torch\nraise SystemExit\ndef flash(q, k, v): return torch.exp(q)")
     assert framework_in("kernels", "f", str(tmp_path)) == "torch"
+
+
+def test_a_package_says_by_what_it_requires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that names only a library of torch's gets tensors; one of a library for NumPy does not."""
+    monkeypatch.setattr(importlib.metadata, "packages_distributions", lambda: {"natten": ["NATTEN"], "mine": ["mine"]})
+    requires = {"NATTEN": ["torch>=2.0", "numpy", 'jax; extra == "jax"'], "mine": None}
+    monkeypatch.setattr(importlib.metadata, "requires", requires.__getitem__)
+    file = tmp_path / "kernels.py"
+    for package, framework in (("natten", "torch"), ("mine", "numpy"), ("absent", "numpy")):
+        file.write_text(f"import {package}\ndef f(q, k, v): return {package}.attention(q, k, v)", encoding="utf-8")
+        assert framework_in(str(file), "f", str(tmp_path)) == framework
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:

@@ -121,6 +121,30 @@ def test_what_no_page_shows_is_not_kept(tmp_path: Path) -> None:
     assert replace(kept, message="long") == whole
 
 
+@pytest.mark.parametrize(
+    ("file", "kept"),
+    [
+        ("/home/me/env/lib/python3.11/site-packages/jax/_src/core.py", "jax/_src/core.py"),
+        ("/usr/lib/python3.11/inspect.py", "python3.11/inspect.py"),
+        ("/home/me/suite/impls/torch/sdpa.py", "impls/torch/sdpa.py"),
+        ("kernels.py", "kernels.py"),
+    ],
+)
+def test_a_path_in_a_traceback_begins_at_what_was_run(file: str, kept: str, tmp_path: Path) -> None:
+    """Folders of the machine that the results were made on are not published."""
+    message = 'Raised:   Error\n            File "{}", line 1, in attention'
+    path = conformance_file(tmp_path / "conformance.jsonl", result("x", "c1", message=message.format(file)))
+    (found,) = read(publish.keep([path], tmp_path / "whole")).results
+    assert found.message == message.format(kept)
+
+
+def test_published_messages_have_no_path_of_a_machine(models: dict[Path, Model]) -> None:
+    """Every traceback that is published begins at the checkout or at the folder of the libraries."""
+    messages = [each.message for model in models.values() for each in model.records.results]
+    assert len(messages) > 10_000
+    assert not [message for message in messages if 'File "/' in message]
+
+
 def close(value: Any, rel: float) -> Any:
     """A number with fewer digits; anything else unchanged."""
     return pytest.approx(value, rel=rel) if isinstance(value, float) else value
