@@ -98,7 +98,7 @@ def test_the_failures_that_are_looked_at_are_of_every_kind() -> None:
 
 def test_what_another_explanation_gives_is_not_said_twice() -> None:
     """An explanation is dropped if others explain all of its failures, and kept if it explains one alone."""
-    failed, _ = sorted_out(FAULTS["scale-twice"].make, asked()[:12])
+    failed, _ = sorted_out(FAULTS["scale-twice"].make, asked()[:16])
     scale, mask, fill = (FAULTS[name] for name in ("scale-twice", "mask-ignored", "empty-row-mean"))
     a, b, c = failed[:3]
     wide, one, other = (
