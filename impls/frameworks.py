@@ -37,7 +37,7 @@ _FRAMEWORKS = {
 
 #: Frameworks by the words of an annotation.
 _ANNOTATED = {
-    Framework.TORCH: re.compile(r"\btorch\b|\bTensor\b"),
+    Framework.TORCH: re.compile(r"\btorch\b"),
     Framework.JAX: re.compile(r"\bjax\b|\bjaxlib\b|\bjnp\b"),
     Framework.NUMPY: re.compile(r"\bnumpy\b|\bnp\b"),
 }
@@ -47,6 +47,10 @@ _FROM_NUMPY, _ALSO_FROM_NUMPY, _TO_NUMPY = "from_numpy", {"as_tensor", "tensor"}
 
 #: Where a function is defined: a file, and a name in it.
 _Place = tuple[Path, str]
+
+
+class SeveralFrameworksError(ImplementationError):
+    """Several frameworks are named, and none of the annotations decides."""
 
 
 def framework_of(function: Function) -> str:
@@ -104,7 +108,7 @@ def framework_in(place: str, name: str, folder: str) -> str:
 
     Raises
     ------
-    ImplementationError
+    SeveralFrameworksError
         Where several frameworks are named, and none of the annotations decides.
     """
     path = Path(place) if place.endswith(".py") else _file_of(place, folder)
@@ -119,7 +123,7 @@ def framework_in(place: str, name: str, folder: str) -> str:
     try:
         decided = _decided(annotations, found.named or found.imported(path) or _required_by(found.packages))
     except _SeveralError as error:
-        raise ImplementationError(
+        raise SeveralFrameworksError(
             f"{name} in {path.name} uses {error}: say whose arrays it takes, such as {path.name}:{name}@torch"
         ) from None
     missing = decided in KERNELS and not all(map(importlib.util.find_spec, KERNELS[decided].requires))
@@ -127,7 +131,7 @@ def framework_in(place: str, name: str, folder: str) -> str:
 
 
 class _SeveralError(Exception):
-    """Several frameworks are named, none of which is the one; the message has their names."""
+    """The names of several frameworks, none of which is the one."""
 
 
 def _decided(annotations: str, named: set[str]) -> str:
@@ -283,8 +287,9 @@ class _Sources:
 
     @staticmethod
     def annotations(path: Path, name: str) -> str:
-        """The annotations of a function, or of the call of a class, as text."""
-        definition: ast.AST | None = _parsed(path)[0].get(name.split(".")[0])
+        """The annotations of a function, or of the call of a class, as text, with the modules of imported names."""
+        definitions, imports = _parsed(path)
+        definition: ast.AST | None = definitions.get(name.split(".")[0])
         for part in (*name.split(".")[1:], "__call__", "forward"):
             if isinstance(definition, ast.ClassDef):
                 inside = {each.name: each for each in definition.body if isinstance(each, ast.FunctionDef)}
@@ -293,7 +298,9 @@ class _Sources:
             return ""
         every = [*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs]
         found = [each.annotation for each in every if each.annotation is not None]
-        return " ".join(map(ast.unparse, [*found, *([definition.returns] if definition.returns else [])]))
+        found += [definition.returns] if definition.returns is not None else []
+        text = " ".join(map(ast.unparse, found))
+        return re.sub(r"(?<![\w.])\w+", lambda word: imports.get(word[0], word[0]), text)
 
     @staticmethod
     def imported(path: Path) -> set[str]:

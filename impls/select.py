@@ -16,7 +16,7 @@ from attention_conformance.impls import envelope, jax, numpy, onnx, ranks, torch
 from attention_conformance.impls.contract import DTYPES, Framework, Implementation, ImplementationError, Layout, Profile
 from attention_conformance.impls.envelope import Envelope
 from attention_conformance.impls.foreign.text import foreign
-from attention_conformance.impls.frameworks import framework_in
+from attention_conformance.impls.frameworks import SeveralFrameworksError, framework_in
 from attention_conformance.impls.interpreters import KERNELS
 from attention_conformance.impls.loading import nearest
 from attention_conformance.impls.operators import GRADIENTS, OPERATORS
@@ -66,7 +66,10 @@ def registered() -> dict[str, Implementation]:
     """
     found = {}
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
-        found[entry.name] = plug_in(entry.value, name=entry.name)
+        try:
+            found[entry.name] = plug_in(entry.value, name=entry.name)
+        except SeveralFrameworksError:  # a package's function that is not asked for ends no run
+            found[entry.name] = plug_in(f"{entry.value}@{Framework.NUMPY}", name=entry.name)
     return found
 
 

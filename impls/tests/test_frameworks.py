@@ -140,6 +140,8 @@ SOURCES = {
     "import torch\ndef f(q, k, v): return g(torch.from_numpy(q))": "numpy",
     "import jax, numpy as np\ndef f(q, k, v): return np.asarray(jax.nn.softmax(q))": "numpy",
     "import jax, numpy as np\ndef f(q, k, v):\n    def g(x): return np.eye(2)\n    return jax.jit(g)(q)": "jax",
+    "import jax.numpy as np\ndef f(q: np.ndarray, k, v): return q": "jax",
+    "from tinygrad import Tensor\nimport numpy as np\ndef f(q: Tensor, k, v): return q": "numpy",
     "import mlx.core as mx\ndef f(q, k, v): return mx.exp(q)": "numpy",
     "def f(q, k, v): return v": "numpy",
     "def f(": "numpy",

@@ -67,6 +67,16 @@ def test_entry_points_are_implementations(monkeypatch: pytest.MonkeyPatch) -> No
     assert "theirs" in {i.name for i in select.select()}
 
 
+def test_an_entry_point_of_two_frameworks_ends_no_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A function that a package registers without saying whose arrays it takes gets NumPy's."""
+    (tmp_path / "theirs.py").write_text("import torch, jax\ndef f(q, k, v): return torch.exp(jax.nn.relu(q))")
+    monkeypatch.chdir(tmp_path)
+    entry = importlib.metadata.EntryPoint("theirs", "theirs:f", select.ENTRY_POINTS)
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry] * (group == select.ENTRY_POINTS))
+    (found,) = select.select(["theirs"])
+    assert found.framework is Framework.NUMPY
+
+
 def test_a_jax_plug_in_keeps_64_bits() -> None:
     """A function that takes JAX arrays runs with float64 enabled."""
     assert select.plug_in("a.b:c@jax").prepare == "attention_conformance.impls.jax.prepare:eager"
