@@ -118,7 +118,7 @@ def framework_in(place: str, name: str, folder: str) -> str:
     first = name.split(".")[0]
     found.follow((path, first))
     annotations = found.annotations(path, name)
-    if found.converts() or found.returns_numpy(path, first):
+    if not _said(annotations) and (found.converts() or found.returns_numpy(path, first)):
         return str(Framework.NUMPY)
     try:
         decided = _decided(annotations, found.named or found.imported(path) or _required_by(found.packages))
@@ -136,14 +136,18 @@ class _SeveralError(Exception):
 
 def _decided(annotations: str, named: set[str]) -> str:
     """The framework, or language of kernels, by a function's annotations and what it names.  Raises _SeveralError."""
-    said = {str(each) for each, words in _ANNOTATED.items() if words.search(annotations)}
-    frameworks = said or {arrays_of(each) for each in named}
+    frameworks = _said(annotations) or {arrays_of(each) for each in named}
     if len(frameworks) > 1:
         frameworks = frameworks - {str(Framework.NUMPY)}
     if len(frameworks) > 1:
         raise _SeveralError(" and ".join(sorted(frameworks)))
     framework = next(iter(frameworks), str(Framework.NUMPY))
     return next((each for each in sorted(named) if each in KERNELS and arrays_of(each) == framework), framework)
+
+
+def _said(annotations: str) -> set[str]:
+    """The frameworks that annotations name."""
+    return {str(each) for each, words in _ANNOTATED.items() if words.search(annotations)}
 
 
 def arrays_of(named: str) -> str:

@@ -12,7 +12,7 @@ from attention_conformance.conformance.diagnosis.forms import forms_of
 from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.diagnosis.unnamed import region, unwritten
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
-from attention_conformance.conformance.faults.models.tiles import State, Tiled
+from attention_conformance.conformance.faults.sdpa.sinks import SinkCountsPerTile
 from attention_conformance.conformance.faults.trials import Failed, explains
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.conformance.tests.test_diagnosis_choice import PROFILE, sorted_out
@@ -56,16 +56,10 @@ class LengthsOfRows(Attention):
         return np.broadcast_to(rows, x.shape)
 
 
-class SinkPerTile(Tiled):
+class SinkPerTile(SinkCountsPerTile):
     """Every tile of 128 keys adds the sink to the sum, as ejkernel 0.0.80 does."""
 
     tile = 128
-
-    def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
-        """The running state, with the sink in it once more."""
-        top, total, output = super().merged(x, index, s, v, state)
-        base = np.where(np.isneginf(top), x.work(0), top)
-        return top, total + (np.exp(self.sinks(x)[:, None, None] - base) if index else 0), output
 
 
 class LastHeadUnwritten(Attention):

@@ -123,6 +123,26 @@ def test_a_reply_that_is_no_result_is_no_refusal() -> None:
     assert judge(Reply("raised", text=text), case, blank).outcome is Outcome.PASSED
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "arrays"),
+    [
+        ("k.py:f", "AttributeError: 'numpy.ndarray' object has no attribute 'softmax'", True),
+        ("k.py:f", "TypeError: sdpa(): argument 'query' must be Tensor, not numpy.ndarray", True),
+        ("k.py:f", "TypeError: expected np.ndarray (got Tensor)", True),
+        ("k.py:f", "RuntimeError: The size of tensor a (5) must match the size of tensor b (7)", False),
+        ("k.py:f@torch", "AttributeError: 'numpy.ndarray' object has no attribute 'softmax'", False),
+        ("torch-sdpa", "AttributeError: 'Tensor' object has no attribute 'astype'", False),
+    ],
+)
+def test_an_exception_about_arrays_hints_at_the_framework(name: str, text: str, arrays: bool) -> None:
+    """Only a function whose name does not say whose arrays it takes is told how to say it."""
+    case = all_cases()["plain"]
+    blank = Result(name, "cpu", "float32", case.name, case.clauses, Outcome.PASSED, profile=Profile.WIDE)
+    message = judge(Reply("raised", text=text), case, blank).message
+    assert ("append @numpy, @torch or @jax" in message) is arrays
+    assert ("raise NotImplementedError" in message) is not arrays
+
+
 def test_an_invalid_input_must_be_refused(pool: Pool) -> None:
     """An exception on an invalid input passes, with the exception as the reason."""
     result = judged(pool, "right", "invalid-widths")

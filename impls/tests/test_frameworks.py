@@ -142,6 +142,7 @@ SOURCES = {
     "import jax, numpy as np\ndef f(q, k, v):\n    def g(x): return np.eye(2)\n    return jax.jit(g)(q)": "jax",
     "import jax.numpy as np\ndef f(q: np.ndarray, k, v): return q": "jax",
     "from tinygrad import Tensor\nimport numpy as np\ndef f(q: Tensor, k, v): return q": "numpy",
+    "import torch\ndef f(q: torch.Tensor, k, v): return q + torch.from_numpy(TABLE)": "torch",
     "import mlx.core as mx\ndef f(q, k, v): return mx.exp(q)": "numpy",
     "def f(q, k, v): return v": "numpy",
     "def f(": "numpy",

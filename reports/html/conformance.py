@@ -120,7 +120,7 @@ def masked_rows(frame: pd.DataFrame, results: Sequence[Result]) -> Answer | None
     )
     lead = f"{right} of {right + wrong} that can mask a whole row {_are(right)} right"
     lead += f", {wrong} {_are(wrong)} wrong." if wrong else "."
-    lead = lead if right or wrong else "None can mask a whole row."
+    lead = lead if right or wrong else "No supported case here masks a whole row."
     note = "Right: a query without an allowed key gives zeros, however it is masked. Links open the cases."
     question = "Which implementations handle fully masked rows correctly?"
     fold = "Layers and gradients" if any(group.folded for group in found) else ""

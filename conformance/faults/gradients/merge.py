@@ -202,7 +202,7 @@ class MergeGradientLsesTransposed(MergeBackward):
 
 @fault("GRAD-41", "NaN hidden in the backward pass of a merge", "cf. aiter PR 4420")
 class MergeGradientNanDropped(MergeBackward):
-    """nan_to_num, meant for rows without a key, is applied to all gradients."""
+    """nan_to_num, meant for fully masked rows, is applied to all gradients."""
 
     def of_outputs(self, x: MergeGrad, weights: Array, g: Array) -> Array:
         return np.nan_to_num(super().of_outputs(x, weights, g), nan=0.0)

@@ -77,7 +77,7 @@ class PackedGradientDiagonalOfMaxima(PackedBackward):
 
 @fault("GRAD-32", "a packed sequence without keys has gradients of NaN", "cf. flash-attention PR 2568")
 class PackedGradientEmptyNan(PackedBackward):
-    """Rows without a key compute 0 / 0 in the gradient of q."""
+    """Fully masked rows compute 0 / 0 in the gradient of q."""
 
     def sequence(self, x: Pack, n: int, g: Array, rows: Array, keys: Array) -> Gradients:
         grad_q, grad_k, grad_v = super().sequence(x, n, g, rows, keys)

@@ -85,20 +85,22 @@ class FirstTileNan(Tiled):
 
     def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
         top, total, output = super().merged(x, index, s, v, state)
-        nan = (index == 0) & np.isneginf(top)
+        nan = (index == 0) & self.is_unguarded(x) & np.isneginf(top)
         return top, np.where(nan, x.work(np.nan), total), np.where(nan, x.work(np.nan), output)
+
+    def is_unguarded(self, x: Inputs) -> bool:
+        """Whether this call computes exp(−inf + inf) in a first tile without a key."""
+        return True
 
 
 @fault("SDPA-14", "exp(−inf + inf) where the first chunk of 512 keys is masked", "executorch PR 10466")
-class FirstChunkNan(Tiled):
+class FirstChunkNan(FirstTileNan):
     """Calls with up to 512 keys have a single chunk, in which fully masked rows are guarded."""
 
     tile = 512
 
-    def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
-        top, total, output = super().merged(x, index, s, v, state)
-        nan = (index == 0) & (x.shape[3] > self.tile) & np.isneginf(top)
-        return top, np.where(nan, x.work(np.nan), total), np.where(nan, x.work(np.nan), output)
+    def is_unguarded(self, x: Inputs) -> bool:
+        return x.shape[3] > self.tile
 
 
 @fault("SDPA-14", "a masked tile leaves a maximum of 0 behind", "flash-attention 2082, flash-attention PR 2174")
