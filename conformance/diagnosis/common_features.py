@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from attention_conformance.conformance.cases import AnyCase, Shape
 from attention_conformance.conformance.cases.layer import LayerShape
@@ -106,13 +106,22 @@ def narrowing(fits: Sequence[Judged], against: Sequence[Judged]) -> tuple[tuple[
         One condition or two in words ("with a mask", "in float16"), () where none helps, and the indices in ``against``
         of the cases that still meet them.
     """
-    conditions = {words: meets for words, meets in _conditions(fits) if all(map(meets, fits))}
+    conditions = shared(fits)
     met = {words: frozenset(n for n, each in enumerate(against) if meets(each)) for words, meets in conditions.items()}
-    choices: list[tuple[tuple[str, ...], frozenset[int]]] = [((), frozenset(range(len(against))))]
-    choices += [((words,), some) for words, some in met.items()]
-    choices += [((b, a), met[a] & met[b]) for a, b in itertools.combinations(met, 2)]
-    chosen, kept = min(choices, key=lambda choice: (len(choice[1]), len(choice[0])))
-    return chosen, tuple(sorted(kept))
+    every = frozenset(range(len(against)))
+    kept = {chosen: every.intersection(*(met[words] for words in chosen)) for chosen in choices(conditions)}
+    best = min(kept, key=lambda chosen: (len(kept[chosen]), len(chosen)))
+    return best, tuple(sorted(kept[best]))
+
+
+def shared(fits: Sequence[Judged]) -> dict[str, Callable[[Judged], bool]]:
+    """The conditions that all failures of a cause meet, by their words."""
+    return {words: meets for words, meets in _conditions(fits) if all(map(meets, fits))}
+
+
+def choices(conditions: Iterable[str]) -> list[tuple[str, ...]]:
+    """What a cause may be narrowed to: nothing, one condition, or two."""
+    return [(), *((words,) for words in conditions), *((b, a) for a, b in itertools.combinations(conditions, 2))]
 
 
 def meets(only: Sequence[str], judged: Judged) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.diagnosis.candidates import INNER
-from attention_conformance.conformance.diagnosis.common_features import narrowing
+from attention_conformance.conformance.diagnosis.common_features import choices, narrowing, shared
 from attention_conformance.conformance.faults.models.sdpa import Attention, Model
 from attention_conformance.conformance.faults.registry import Fault
 from attention_conformance.conformance.faults.trials import Failed, explains, fails
@@ -109,6 +109,37 @@ def weighed(explanation: Explanation, passed: Sequence[Passed]) -> Explanation:
     fits = [(f.case, f.dtype) for f in explanation.fits]
     only, kept = narrowing(fits, [(p.case, p.dtype) for p in against])
     return replace(explanation, only=only, against=tuple(against[n] for n in kept))
+
+
+def first_against(make: type[Model], witnesses: list[Passed]) -> Passed | None:
+    """A passed case that a mistake would fail, which moves to the front: it is likely to fail the next mistake too."""
+    for n, p in enumerate(witnesses):
+        if fails(make, p.case, p.dtype, p.profile):
+            witnesses.insert(0, witnesses.pop(n))
+            return p
+    return None
+
+
+def refuted(explanation: Explanation, witnesses: list[Passed]) -> bool:
+    """Whether passed cases contradict an explanation to whatever calls it is narrowed.
+
+    It stops at the first few that do, which move to the front of ``witnesses``; more could not change that.
+    """
+    make = combined(explanation.faults)
+    if make is None:
+        return False
+    conditions = shared([(f.case, f.dtype) for f in explanation.fits])
+    narrowed = choices(conditions)
+    against: list[Passed] = []
+    for p in witnesses:
+        if fails(make, p.case, p.dtype, p.profile):
+            against.append(p)
+            met = {words for words, meets in conditions.items() if meets((p.case, p.dtype))}
+            narrowed = [words for words in narrowed if not met.issuperset(words)]
+            if not narrowed:
+                witnesses.sort(key=lambda w: w not in against)
+                return True
+    return False
 
 
 def _moves_diagonal(make: type[Model]) -> bool:

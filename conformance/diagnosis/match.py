@@ -26,10 +26,13 @@ from attention_conformance.conformance.diagnosis.explanation import (
     BESIDE,
     FEW,
     MOST,
+    WITNESSES,
     Explanation,
     Passed,
     combined,
+    first_against,
     judged_as,
+    refuted,
     weighed,
     wording,
 )
@@ -416,12 +419,16 @@ def _best(
     ]
 
     refused = [failed for failed in failures if failed.failure is Failure.ERROR]
+    witnesses = list(passed[:WITNESSES])
 
     def new(explanation: Explanation) -> int:
         return len(explanation.fits.intersection(left))
 
     for _, level in itertools.groupby(sorted(explanations, key=new, reverse=True), key=new):
-        held = [weighed(e, passed) for e in level if _says(e, left) or _says_of_masked_rows(e, left)]
+        some = [e for e in level if _says(e, left) or _says_of_masked_rows(e, left)]
+        if not any(_convincing(e, failures) for e in some):  # then only one without contradictions is taken
+            some = [e for e in some if not refuted(e, witnesses)]
+        held = [weighed(e, passed) for e in some]
         held = [e for e in held if _refuses(e, left) and (_says(e, left) or not (e.against or e.only))]
         weights = [(e.contradicted, len(e.only), len(_failing_with(e, refused))) for e in held]
         best = _narrowest([e for e, weight in zip(held, weights, strict=True) if weight == min(weights)], failures)
@@ -437,16 +444,17 @@ def _whole(
     passed: Sequence[Passed],
 ) -> Explanation | None:
     """The candidate that fits all remaining failures, and that no passed case contradicts; the narrowest of several."""
-    found = []
+    found: list[Explanation] = []
+    witnesses = list(passed[:WITNESSES])
     for faults in candidates:
         make = combined(faults)
         if make is None or not all(explains(make, failed) for failed in left):
             continue
         explanation = Explanation(faults, frozenset(f for f in failures if explains(make, f)))
-        if _says(explanation, left):
-            explanation = weighed(explanation, passed)
-            if not explanation.against and not explanation.only and _refuses(explanation, left):
-                found.append(explanation)
+        if not _says(explanation, left) or not _refuses(explanation, left):
+            continue
+        if first_against(make, witnesses) is None:
+            found.append(explanation)
     return _narrowest(found, failures)
 
 

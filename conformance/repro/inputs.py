@@ -31,6 +31,9 @@ from attention_conformance.impls.script import CARRIED, INDENT, WIDTH, applied, 
 #: takes 10 to 30 lines, and says what the numbers are.  Written numbers do without NumPy's random generator, whose
 #: stream may change between versions.
 LITERAL_NUMBERS = 1500
+
+#: About as many of an array's numbers are compared with a draw before all are.
+SAMPLE = 1000
 LITERAL_LINES = 40
 
 #: Most lines, beyond one per array, for which they always are: two rows of four numbers in float64 each.
@@ -180,7 +183,13 @@ def _writable(wanted: Mapping[str, np.ndarray]) -> bool:
 
 def _uniform(array: np.ndarray) -> bool:
     """Whether an array has several elements, all with the same bits."""
-    return array.size > 1 and len(np.unique(np.ascontiguousarray(array).view(f"u{array.itemsize}"))) == 1
+    bits = _bits(array).ravel()
+    return bool(array.size > 1 and bits[1] == bits[0] and (bits == bits[0]).all())
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    """An array's bits as unsigned integers."""
+    return np.ascontiguousarray(array).view(f"u{array.itemsize}")
 
 
 # By numbers.
@@ -286,7 +295,7 @@ def _poisoned(
     if array.ndim != 4 or array.dtype == bool or 0 in array.shape:
         return ""
     rows = np.moveaxis(array, 2, 0).reshape(array.shape[2], -1)
-    bits = np.ascontiguousarray(rows).view(f"u{rows.itemsize}")
+    bits = _bits(rows)
     keys = [j for j, row in enumerate(bits) if rows.shape[1] > 1 and (row == row[0]).all()]
     values = {bits[j, 0] for j in keys}
     if len(values) != 1 or len(keys) == len(bits):
@@ -395,13 +404,18 @@ def _draw_expression(
             rng.standard_normal(wanted[skipped].shape)
             skip = f"rng.standard_normal({wanted[skipped].shape})  # others\n"
         draw = rng.standard_normal(array.shape)
-        for text, numbers in _made_of(array, draw) if array.dtype != bool and array.size else ():
-            with np.errstate(all="ignore"):
-                made = numbers.astype(own).astype(array.dtype)
-                if rounded and array.dtype == own:
-                    made = made.astype(dtype).astype(own)
-            bits = f"u{array.itemsize}"
-            differ = np.argwhere(np.ascontiguousarray(array).view(bits) != made.view(bits))
+        for text, form in _made_of(array, draw) if array.dtype != bool and array.size else ():
+
+            def different(numbers: np.ndarray, drawn: np.ndarray, form: _Form = form) -> np.ndarray:
+                with np.errstate(all="ignore"):
+                    made = form(drawn).astype(own).astype(array.dtype)
+                    if rounded and array.dtype == own:
+                        made = made.astype(dtype).astype(own)
+                return _bits(numbers) != _bits(made)
+
+            if not but and different(_sample(array), _sample(draw)).sum() > REPLACED:
+                continue
+            differ = np.argwhere(different(array, draw))
             differ = np.array([place for place in differ if not but or place[2] not in but])
             if len(differ) <= REPLACED:
                 line = f"{skip}{name} = {text}{cast}"
@@ -423,23 +437,34 @@ def _plainly_drawn(
     return ""
 
 
-def _made_of(array: np.ndarray, draw: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Forms that an array may have from a draw, as text and numbers: itself, with a spread, a weight, an offset."""
-    text, exact = f"rng.standard_normal({array.shape})", array.astype(np.float64)
-    spread = _factor(exact, draw)
-    yield (text, draw) if spread == 1 else (f"({spread!r} * {text})", spread * draw)
+#: A form that makes an array's numbers of those that are drawn.
+_Form = Callable[[np.ndarray], np.ndarray]
+
+
+def _made_of(array: np.ndarray, draw: np.ndarray) -> Iterator[tuple[str, _Form]]:
+    """Forms that an array may have from a draw, as text and function: itself, with a spread, a weight, an offset."""
+    text, exact, some = f"rng.standard_normal({array.shape})", _sample(array).astype(np.float64), _sample(draw)
+    spread = _factor(exact, some)
+    yield (text, lambda d: d) if spread == 1 else (f"({spread!r} * {text})", lambda d: spread * d)
     if array.ndim > 1:  # a weight keeps the size of what it multiplies
         rows = array.shape[-2]
-        weight = draw / np.sqrt(rows)
-        spread = _factor(exact, weight)
+        weight = _factor(exact, some / np.sqrt(rows))
         text_of = f"{text} / np.sqrt({rows})"
-        yield (f"({text_of})", weight) if spread == 1 else (f"({spread!r} * ({text_of}))", spread * weight)
+        if weight == 1:
+            yield f"({text_of})", lambda d: d / np.sqrt(rows)
+        else:
+            yield f"({weight!r} * ({text_of}))", lambda d: weight * (d / np.sqrt(rows))
     with np.errstate(all="ignore"):
-        slope = _short_number(np.median(np.diff(exact.ravel()) / np.diff(draw.ravel())) if array.size > 1 else 1)
-        offset = _short_number(np.median(exact - slope * draw))
+        slope = _short_number(np.median(np.diff(exact) / np.diff(some)) if array.size > 1 else 1)
+        offset = _short_number(np.median(exact - slope * some))
     if offset:
         scaled = text if slope == 1 else f"{slope!r} * {text}"
-        yield f"({offset!r} + {scaled})", offset + slope * draw
+        yield f"({offset!r} + {scaled})", lambda d: offset + slope * d
+
+
+def _sample(array: np.ndarray) -> np.ndarray:
+    """Numbers from all over an array, in one axis: whether it was drawn shows in them as well as in all."""
+    return array.ravel()[:: max(1, array.size // SAMPLE)]
 
 
 def _factor(array: np.ndarray, draw: np.ndarray) -> float:
