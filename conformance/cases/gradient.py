@@ -111,7 +111,7 @@ def _plain() -> Iterator[GradientCase]:
     yield case("large-scores", "GRAD-9", "Scores of tens: weights near 0 and 1.", data=normal(3.0), dtypes=("float32", "float64"), stays="weights near 0 and 1, where errors of the scores count most")
     yield case("grouped", "GRAD-6", "Four query heads over two: k and v sum over the group.", GROUPED, dtypes=ALL_DTYPES, stays="the plainest group, in every dtype")
     yield case("grouped-one", "GRAD-6", "Four query heads over one.", replace(SMALL, hq=4, hkv=1))
-    yield case("grouped-causal", "GRAD-6 GRAD-7", "Grouped heads, causal.", GROUPED, is_causal=True)
+    yield case("grouped-causal", "GRAD-6 GRAD-7", "Grouped heads, causal.", GROUPED, is_causal=True, stays="grouped heads and causal, which most models train with")
 
 
 def _options() -> Iterator[GradientCase]:
@@ -150,6 +150,8 @@ def _masks() -> Iterator[GradientCase]:
     yield case("empty-row", "GRAD-8", "A fully masked row among others: zeros, not NaN.", mask=row, dtypes=("float32", *HALVES))
     yield case("empty-rows-batch", "GRAD-8", "Fully masked rows in one batch: the other one is left alone.", mask=batch, stays="NaN of one sample must not reach another")
     yield case("empty-all", "GRAD-8", "No row has a key: all gradients are zero.", mask=full_mask(False), zeros=True)
+    yield case("empty-row-window", "GRAD-8", "A window that leaves the last query no key: zeros, not NaN.", TALL, window=(1, 0))
+    yield case("empty-row-window-causal", "GRAD-8", "The same with causal, which changes nothing.", TALL, is_causal=True, window=(1, None))
     yield case("empty-row-bias", "GRAD-8 GRAD-5", "A row of −inf, by bias.", bias=bias_from(row, -np.inf), stays="a fully masked row, as a bias")
     yield case("empty-batch-lengths", "GRAD-8", "A padded sample of length 0.", kv_lengths=lengths(0, 5, of=7))
 

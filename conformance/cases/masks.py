@@ -64,6 +64,7 @@ def _mask() -> Iterator[Case]:
     yield case("mask-one-key", "SDPA-7", "Only the fourth key is allowed: the output is its value.", SMALL, mask=_only_key(3), data=numbered, stays="the expected output can be read off v")
     yield case("mask-one-query", "SDPA-7", "A mask with one query.", replace(SMALL, sq=1), mask=some_mask(0.5), data=numbered, stays="a step of decoding with a mask")
     yield case("mask-one-batch-row", "SDPA-7", "Masked in the second batch only, so that batches cannot be mixed up.", SMALL, mask=mask_without(keys=slice(2, 5), batch=slice(1, 2)), data=numbered, stays="batches that differ in their masks alone", needs="B > 1")
+    yield case("mask-five-batches", "SDPA-7", "Five batches, each with a mask of its own: the third is not read from the second.", replace(SMALL, b=5), mask=random_mask(0.5), needs="B > 2")
     yield case("mask-one-token", "SDPA-7 SDPA-15", "One query and one key, masked in the second batch only: zeros there.", replace(SMALL, sq=1, sk=1), mask=mask_without(keys=slice(0, 1), batch=slice(1, 2)), data=numbered, needs="B > 1")
     yield case("mask-tiles", "SDPA-7", "A random mask over several tiles.", TILES, mask=some_mask(0.5), dtypes=("float32", *HALVES), stays="a mask and tiles, in half precision too")
     yield case("mask-first-tile-off", "SDPA-7 SDPA-14", "The first 64 of 65 keys masked: exp(−inf + inf) in a kernel's first tile (pytorch 127055).", TILES, mask=mask_without(keys=slice(0, 64)), data=numbered, dtypes=("float32", *HALVES))
@@ -96,6 +97,7 @@ def _bias() -> Iterator[Case]:
 def _infinite_and_smallest() -> Iterator[Case]:
     off = mask_without(keys=slice(2, 5))
     row = mask_without(rows=slice(1, 2))
+    yield case("bias-five-batches", "SDPA-6", "Five batches, each with a bias of its own: the third is not read from the second.", replace(SMALL, b=5), bias=random_bias(3.0), needs="B > 2")
     yield case("bias-minus-inf", "SDPA-24 SDPA-6", "A bias of −inf is a mask.", SMALL, bias=bias_from(off, -np.inf), data=numbered, dtypes=ALL_DTYPES)
     yield case("bias-minus-inf-row", "SDPA-24 SDPA-15", "A row of −inf has no key: zeros, not NaN.", SMALL, bias=bias_from(row, -np.inf), dtypes=("float32", *HALVES), needs="Sq > 1")
     yield case("bias-minus-inf-all", "SDPA-24 SDPA-15", "A bias of −inf everywhere: zeros everywhere.", SMALL, bias=constant_bias(-np.inf), zeros=True)

@@ -63,6 +63,7 @@ def _offset() -> Iterator[Case]:
     yield case("offset-beyond", "SDPA-10", "Offset 100, beyond all keys: nothing is masked.", SMALL, causal_offset=_offset_beyond, **one, stays="past the last key")
     yield case("offset-one-query", "SDPA-10", "One query with offset Sk − 1: a step of decoding sees every key.", replace(SMALL, sq=1), causal_offset=bottom_right, stays="a step of decoding without a past", **one, needs="Sk > 1")
     yield case("offset-more-queries", "SDPA-10 SDPA-15", "Sq > Sk with offset Sk − Sq = −2, bottom right.", TALL, causal_offset=bottom_right, **one)
+    yield case("offset-five-batches", "SDPA-10", "Five batches, each with an offset of its own: the third is not read from the second.", replace(SMALL, b=5), causal_offset=lengths(2, 0, 4, 1, 3), **one, needs="B > 2")
     yield case("offset-per-batch", "SDPA-10", "One offset per batch.", SMALL, causal_offset=lengths(2, 0), dtypes=("float32", *HALVES), **one, stays="no other option beside it", needs="B > 1")
     yield case("offset-long", "SDPA-10 SDPA-1", "Offset 256 over 520 keys, the largest score at key 257: bfloat16 takes it for key 256.", LONG, is_causal=True, causal_offset=256, data=peak(257), dtypes=("float32", "bfloat16"))
     yield case("offset-tiles", "SDPA-10", "Offset 48 over several tiles: bottom right.", TILES, causal_offset=bottom_right, stays="the bottom right over several tiles", **one, needs="Sq < Sk")
@@ -96,6 +97,7 @@ def _window() -> Iterator[Case]:
 def _lengths() -> Iterator[Case]:
     one = {"data": numbered}
     yield case("lengths", "SDPA-12", "Seven and three valid keys.", SMALL, kv_lengths=lengths(7, 3, of=7), dtypes=ALL_DTYPES, **one)
+    yield case("lengths-five-batches", "SDPA-12", "Five batches, each with a length of its own: the third is not read from the second.", replace(SMALL, b=5), kv_lengths=lengths(7, 3, 5, 1, 6, of=7), needs="B > 2", **one)
     yield case("lengths-zero", "SDPA-12 SDPA-15", "No valid key in the first batch: zeros there, and only there.", SMALL, kv_lengths=lengths(0, 5, of=7), dtypes=("float32", *HALVES), **one, needs="B > 1")
     yield case("lengths-all-zero", "SDPA-12 SDPA-15", "No valid key at all.", SMALL, kv_lengths=lengths(0, 0), zeros=True, **one)
     yield case("lengths-one-query", "SDPA-12", "One query over a padded cache.", replace(SMALL, sq=1), kv_lengths=lengths(4, 6, of=7), stays="a step of decoding over a padded cache", **one)

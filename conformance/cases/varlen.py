@@ -60,6 +60,10 @@ def _positions() -> Iterator[PackedCase]:
     yield case("causal-top-left", "VARLEN-3", "causal_offset = 0, given: the first query sees only the first key.", CROSS, is_causal=True, causal_offset=0)
     yield case("causal-offsets", "VARLEN-3", "An offset for each sequence.", CROSS, is_causal=True, causal_offset=stated(4, 6, 1, 3))
     yield case("window", "VARLEN-5 VARLEN-3", "Two keys to the left of the diagonal, one to the right, which ends with the last key.", CROSS, window=(2, 1), dtypes=("float32", *HALVES), stays="a window without a bias")
+    yield case("window-right-zero", "VARLEN-5 VARLEN-3", "Two keys to the left of the diagonal and none to the right, without causal: a side of 0 is not open (flash-attention 2574).", CROSS, window=(2, 0))
+    yield case("window-left-zero", "VARLEN-5 VARLEN-3", "No key to the left of the diagonal, two to the right, over both orders of lengths.", BOTH, window=(0, 2))
+    yield case("window-own-key", "VARLEN-5", "Causal, and no key to the left either: each query sees the key at its own place alone.", SELF, is_causal=True, window=(0, 0))
+    yield case("window-own-key-tiles", "VARLEN-5", "The same over sequences of several tiles.", PackedShape(q_lengths=(33, 20), k_lengths=(33, 20)), is_causal=True, window=(0, 0))
     yield case("window-causal", "VARLEN-5 VARLEN-3", "Causal with three keys to the left, over both orders of lengths.", BOTH, is_causal=True, window=(3, None), return_lse=True, stays="both sides of a window, with fully masked rows")
     yield case("window-one-query", "VARLEN-5 VARLEN-3", "One query each and three keys to the left.", ONE, is_causal=True, window=(3, None))
 

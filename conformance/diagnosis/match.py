@@ -263,7 +263,11 @@ def _explanations(
             yield _solved(tried, left, failures, passed, tables=True)
         exhausted.update(tried)
     partly = [failed for failed in left if failed.telling or failed.partly_nan]
-    yield _one_more(found, examined([f for f in partly if f.failure not in IN_WORDS], BESIDE), left, failures, passed)
+    tried = examined([f for f in partly if f.failure not in IN_WORDS], BESIDE)
+    beside = _one_more(found, tried, left, failures, passed)
+    cases = {failed.case for failed in left if failed.failure not in IN_WORDS}
+    if beside is None or len(cases) <= BESIDE or len(cases.intersection(f.case for f in beside.fits)) > 1:
+        yield beside  # of many cases that are left, one fits one more mistake by chance
 
 
 def _single(
@@ -336,7 +340,8 @@ def _one_more(
         for fault in (*candidates_of(operator), *(form for form in forms_of(operator) if form.name in ON_TOP)):
             made = combined((*some, fault))
             if made is not None and any(
-                not adds_nothing(made, some[0].make, f.case, f.dtype)
+                fails(fault.make, f.case, f.dtype, f.profile)  # else it only gives the first one another path
+                and not adds_nothing(made, some[0].make, f.case, f.dtype)
                 and explains(made, f, once=True)
                 and not explains(fault.make, f, once=True)  # alone it is a cause of its own, or contradicted
                 for f in tried

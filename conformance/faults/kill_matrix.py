@@ -7,7 +7,7 @@ two cases is a hole in the suite.  Conversely, a case must earn its place (tests
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -130,27 +130,55 @@ def as_json(kills: Iterable[Kill]) -> dict[str, Any]:
     }
 
 
-def quick(caught: Mapping[str, Collection[str]]) -> list[str]:
-    """Cases that together catch every fault and cover every clause, by name, the case that shows most first.
+def quick(caught: Mapping[str, Mapping[str, Sequence[str]]]) -> list[str]:
+    """Cases that together catch every fault in functions of any keywords and dtypes, and cover every clause, by name.
 
-    Each case is the one that adds most to those before it; of several, it is the first in the spec's order.  A run of
-    only these cases tells most of what a run of all cases would, in the shortest time.
+    A function runs only the cases whose keywords it has.  So a fault counts once for each smallest set of keywords
+    that shows it, in each dtype: NaN in rows that a mask empties is shown to a function that has no bias, too.  Each
+    case is the one that adds most to those before it; of several, it is the first in the spec's order.
 
     Parameters
     ----------
     caught
-        Names of the cases that catch each fault.
+        Names of the cases that catch each fault, with the dtypes in which they do.
+
+    Returns
+    -------
+    list of str
+        The cases, the one that shows most first.
     """
     shows: dict[str, set[Hashable]] = {name: set(case.clauses) for name, case in every_case().items()}
     for fault, names in caught.items():
-        for name in names:
-            shows[name].add(("fault", fault))
+        for name, shown in shown_by(names).items():
+            shows[name] |= {(fault, dtype, keywords) for dtype, keywords in shown}
     left, chosen = set().union(*shows.values()), []
     while left:
         best = max(shows, key=lambda name: len(shows[name] & left))
         chosen.append(best)
         left -= shows[best]
     return chosen
+
+
+def shown_by(caught: Mapping[str, Sequence[str]]) -> dict[str, set[tuple[str, frozenset[str]]]]:
+    """The dtypes in which each case catches a fault with one of the smallest sets of keywords, and that set.
+
+    Parameters
+    ----------
+    caught
+        Names of the cases that catch the fault, with the dtypes in which they do.
+
+    Returns
+    -------
+    dict
+        Pairs of a dtype and a set of keywords, none of which is a part of another in that dtype, by case.
+    """
+    found: dict[str, set[tuple[str, frozenset[str]]]] = {name: set() for name in caught}
+    for dtype in {dtype for dtypes in caught.values() for dtype in dtypes}:
+        sets = {name: frozenset(every_case()[name].keywords) for name, dtypes in caught.items() if dtype in dtypes}
+        for name, keywords in sets.items():
+            if not any(other < keywords for other in sets.values()):
+                found[name].add((dtype, keywords))
+    return found
 
 
 def write(path: Path, choose_quick: bool = False) -> str:

@@ -13,9 +13,10 @@ import pytest
 
 from attention_conformance.conformance.cases import AnyCase, every_case
 from attention_conformance.conformance.diagnosis import match
+from attention_conformance.conformance.diagnosis.candidates import candidates_of
 from attention_conformance.conformance.diagnosis.common_features import narrowing
 from attention_conformance.conformance.diagnosis.explain import explanation_text
-from attention_conformance.conformance.diagnosis.explanation import Explanation, Passed, combined
+from attention_conformance.conformance.diagnosis.explanation import Explanation, Passed, combined, refuted, weighed
 from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.faults import FAULTS
 from attention_conformance.conformance.faults.models import mha, sdpa
@@ -397,6 +398,31 @@ def test_an_explanation_is_narrowed_to_the_calls_that_show_it(monkeypatch: pytes
     assert best.only == ("with up to 16 keys",)
     assert not best.contradicted
     assert "bottom-right”, only with up to 16 keys" in explanation_text(best, len(best.fits))
+
+
+@pytest.mark.parametrize(
+    "name", ["causal-bottom-right", "scale-twice", "causal-one-ahead", "fill-before-scale", "empty-row-nan"]
+)
+def test_an_explanation_is_refuted_where_weighing_it_leaves_a_contradiction(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To stop at the first contradictions decides as all of them do."""
+    cases = (*CAUSAL, "causal-one-query", "empty-row", "combined-mask-causal")
+    failed, passed = sorted_out(replies(FAULTS["causal-bottom-right"].make, cases, monkeypatch))
+    for fits in ({failed[0]}, set(failed)):
+        explanation = Explanation((FAULTS[name],), frozenset(fits))
+        assert refuted(explanation, list(passed)) == bool(weighed(explanation, passed).contradicted)
+
+
+def test_a_second_mistake_must_show_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """“NaN in fully masked rows” with a right lse is not joined with a mistake that no failure shows alone."""
+    cases = ("empty-row", "empty-all", "mask", "plain", "empty-row-lse", "lse", "mask-one-token", "empty-row-last")
+    (best,) = judged(FAULTS["empty-row-nan-lse-right"].make, cases, monkeypatch)
+    assert best.names == ("empty-row-nan-lse-right",)
+    gone = ("empty-row-nan-lse-right", "empty-row-nan")
+    others = [fault for fault in candidates_of("sdpa") if fault.name not in gone]
+    monkeypatch.setattr(match, "candidates_of", lambda operator: others)
+    assert [len(each.faults) for each in judged(best.faults[0].make, cases, monkeypatch)] == [1]
 
 
 def test_a_narrowed_explanation_counts_what_speaks_against_it_still() -> None:

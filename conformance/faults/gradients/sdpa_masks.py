@@ -21,6 +21,16 @@ class EmptyRowGradientNan(Backward):
         return np.where(np.isneginf(found.lse)[..., None], x.work(np.nan), super().grad_q(x, found, d_raw))
 
 
+@fault("GRAD-8", "a NaN gradient of q in rows that a window empties", "cf. pytorch 41508")
+class EmptyWindowGradientNan(EmptyRowGradientNan):
+    """The backward pass computes exp(s − lse) with −inf in both; calls with a mask or lengths are right."""
+
+    def grad_q(self, x: Inputs, found: Expected, d_raw: Array) -> Array:
+        if x.window is None or x.mask is not None or x.bias is not None or x.kv_lengths is not None:
+            return Backward.grad_q(self, x, found, d_raw)
+        return super().grad_q(x, found, d_raw)
+
+
 @fault("GRAD-8", "a fully masked row makes the gradients of q and all keys of its head NaN", "tilelang PR 2461")
 class EmptyRowGradientSpreads(Backward):
     """δ of such a row is never written and holds NaN; weights of 0 do not hide it, as 0 · NaN is NaN."""

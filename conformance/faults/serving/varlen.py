@@ -270,6 +270,15 @@ class PackedSinksIgnored(Packed):
         return {**x.options, "sinks": None}
 
 
+@fault("VARLEN-5", "a window side of 0 means open over packed sequences", "cf. flash-attention 2574")
+class PackedWindowZeroIsOpen(Packed):
+    """The code tests ``side > 0`` where −1 stands for an open side, and 0 is taken for it."""
+
+    def options(self, x: Pack, n: int) -> dict[str, Any]:
+        left, right = x.options.get("window") or (None, None)
+        return {**x.options, "window": (left or None, right or None)} if x.options.get("window") else x.options
+
+
 @fault("VARLEN-5", "windows are ignored over packed sequences", "tvm PR 18630")
 class PackedWindowIgnored(Packed):
     """The kernel for ragged prefill lacks the window that the paged one has."""
