@@ -64,7 +64,8 @@ class Timing:
     seconds
         The median of all calls; None without a time.
     interval
-        95 % interval of the median, from the scatter of batches and processes.
+        95 % interval of the median, from the scatter of batches and processes; with fewer than three processes that of
+        the median of these very processes, as it cannot know how much others would differ.
     spread
         The interval's larger distance from the median, as a share of it.
     unstable
@@ -135,10 +136,10 @@ class Ratio:
     ratio
         Seconds of a call ÷ seconds of the other's.
     interval
-        95 % confidence interval of the ratio.
+        95 % confidence interval of the ratio, from the scatter of processes; None for fewer than three.
     verdict
         Verdict on ``name``: "faster", "slower", "same" or "unclear", as ``compare`` decides (a change of at least 5 %
-        whose interval lies beyond 2 %).
+        whose interval lies beyond 2 %); always "unclear" without an interval.
     """
 
     name: str
@@ -147,8 +148,16 @@ class Ratio:
     dtype: str
     device: str
     ratio: float
-    interval: tuple[float, float]
+    interval: tuple[float, float] | None
     verdict: str
+
+    @property
+    def reason(self) -> str:
+        """Reason why there is no interval, "" if there is one."""
+        from attention_conformance.bench.analysis.statistics import LEAST_PROCESS_RUNS, TOO_FEW
+
+        too_few = TOO_FEW.format(least=LEAST_PROCESS_RUNS, runs="processes")
+        return "" if self.interval else f"{too_few}: processes={LEAST_PROCESS_RUNS} gives an interval and a verdict"
 
 
 @dataclass(frozen=True)
@@ -204,15 +213,16 @@ class BenchmarkReport:
 
     def _compared(self) -> list[tuple[str, ...]]:
         return [
-            (f"{r.name} ÷ {r.against}", r.workload, r.dtype, f"{r.ratio:.3f}", "{:.3f} … {:.3f}".format(*r.interval),
-             r.verdict)
+            (f"{r.name} ÷ {r.against}", r.workload, r.dtype, f"{r.ratio:.3f}",
+             "{:.3f} … {:.3f}".format(*r.interval) if r.interval else "unknown", r.verdict)
             for r in self.ratios
         ]  # fmt: skip
 
     def _reasons(self) -> list[str]:
-        """Reasons why there is no time, or no reliable one."""
+        """Reasons why there is no time, no reliable one, or no verdict on a ratio."""
         shaky = (f"unstable: {t.name} at {t.workload} in {t.dtype}: {t.unstable}" for t in self.timings if t.unstable)
-        return [*(timing.message for timing in self.timings if timing.message), *shaky]
+        unclear = dict.fromkeys(f"unclear: {ratio.reason}" for ratio in self.ratios if ratio.reason)
+        return [*(timing.message for timing in self.timings if timing.message), *shaky, *unclear]
 
     def _repr_html_(self) -> str:
         """The report as a notebook shows it."""
@@ -305,7 +315,8 @@ def benchmark(
     seconds
         Seconds of timed calls of each function at each size, over all processes; fewer once the interval is within 2 %.
     processes
-        Fresh processes of each, one after another: the chance in each process's start shows in the interval.
+        Fresh processes of each, one after another: the chance in each process's start shows in the interval.  With
+        fewer than three a ratio has no interval, and its verdict is "unclear".
     isolated
         Call the functions in processes of their own.  Otherwise they are called in this one, where a debugger sees
         them: nothing outside watches the clock, a crash ends this process, and libraries keep the threads they have.
@@ -501,7 +512,7 @@ def _ratios(name: str, timings: Sequence[Timing]) -> list[Ratio]:
         runs = [(b[:n], a[:n]) for b, a in zip(base.samples, new.samples, strict=True) for n in (min(len(b), len(a)),)]
         ratio = statistics.paired_process_runs([b for b, _ in runs], [a for _, a in runs])
         verdict = statistics.judge(ratio).value
-        interval = (ratio.low, ratio.high)
+        interval = (ratio.low, ratio.high) if ratio.known else None
         found.append(Ratio(name, other, workload, dtype, new.device, ratio.value, interval, verdict))
     return found
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_conformance import BenchmarkReport, benchmark
+from attention_conformance import BenchmarkReport, Timing, benchmark
 from attention_conformance.bench.validity import cheating
 from attention_conformance.bench.validity.outcomes import Cell, Outcome, ProcessRun
 from attention_conformance.bench.workloads.workload import Workload, WorkloadError
-from attention_conformance.benchmarking import _timing
+from attention_conformance.benchmarking import _ratios, _timing
 from attention_conformance.conformance.targets import Target
 from attention_conformance.impls.contract import Implementation, ImplementationError
 
@@ -87,11 +87,26 @@ def test_a_right_function_has_a_time(report: BenchmarkReport) -> None:
     assert 0 < timing.error_share <= 1
 
 
-def test_the_ratio_is_of_batches_of_the_same_rounds(report: BenchmarkReport) -> None:
-    """The ratio is the function's time ÷ the other one's, inside its interval."""
+def test_a_ratio_from_one_process_has_no_verdict(report: BenchmarkReport) -> None:
+    """The ratio is the function's time ÷ the other one's; one process gives it no interval, and the report says why."""
     (ratio,) = report.ratios
     assert (ratio.name, ratio.against) == ("scaled", "numpy-tiled")
+    assert (ratio.interval, ratio.verdict) == (None, "unclear")
+    assert "unclear: fewer than 3 processes do not show how much processes differ: processes=3 gives" in repr(report)
+
+
+def timed(name: str, *by_process: float) -> Timing:
+    """A timing with two batches in each process."""
+    samples = tuple(((one,), (one,)) for one in by_process)
+    return Timing(name, "prefill-b1h2d16s128", "float32", "cpu", "timed", samples=samples)
+
+
+def test_a_ratio_from_three_processes_has_a_verdict() -> None:
+    """Three processes give an interval around the ratio, and a verdict without a reason."""
+    (ratio,) = _ratios("new", [timed("new", 2.0, 2.02, 1.98), timed("old", 1.0, 1.0, 1.0)])
+    assert ratio.interval is not None
     assert ratio.interval[0] <= ratio.ratio <= ratio.interval[1]
+    assert (ratio.verdict, ratio.reason) == ("slower", "")
 
 
 def test_a_report_is_data_and_text(report: BenchmarkReport) -> None:

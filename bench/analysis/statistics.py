@@ -30,6 +30,13 @@ RESAMPLES = 1000
 #: Fewest process runs whose scatter is used; the t quantile of two (12.7) would make every interval useless.
 LEAST_PROCESS_RUNS = 3
 
+#: Fewest batches whose range covers the true median in 94 %, and fewest whose bootstrap covers it in 92 % or more: that
+#: of seven covers it in 88 %, that of four, which is no wider than their range, in 87 %, and that of two in 50 %.
+LEAST_RANGE, LEAST_BOOTSTRAP = 5, 9
+
+#: Said of a ratio whose interval is not known.
+TOO_FEW = "fewer than {least} {runs} do not show how much processes differ"
+
 #: A ratio is a change if its interval lies beyond MARGIN and the ratio itself beyond LEAST: "interval above 1" alone
 #: calls equal code slower in many comparisons, and so does a ratio alone.  Error rates of these rules are measured:
 #: bench/PAIRED.md, and ``python -m studies two_runs`` for runs one after the other.
@@ -39,7 +46,11 @@ MARGIN = 1.02
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and the interval that covers it with probability CONFIDENCE."""
+    """An estimate and its interval: 0 to infinity where nothing is known.
+
+    From LEAST_PROCESS_RUNS process runs on, an interval covers the true value with about probability CONFIDENCE.  That
+    of a median of fewer covers only the median of these very processes, and not what another process would show.
+    """
 
     value: float
     low: float
@@ -48,7 +59,12 @@ class Interval:
     @property
     def spread(self) -> float:
         """The larger distance of an end from the value, as a share of the value."""
-        return max(self.high / self.value, self.value / self.low) - 1
+        return max(self.high / self.value, self.value / self.low if self.low else math.inf) - 1
+
+    @property
+    def known(self) -> bool:
+        """Whether anything is known about how far the value is from the truth."""
+        return self.high < math.inf
 
 
 class Verdict(enum.Enum):
@@ -63,8 +79,10 @@ class Verdict(enum.Enum):
 def median(process_runs: ProcessRuns) -> Interval:
     """The median of all samples, with its interval.
 
-    The interval spans two: a bootstrap over the medians of the batches, and, from three process runs on, Student's
-    interval of the mean of the process runs' log medians.  A single batch gives its whole range.
+    The interval spans two: that of the medians of the batches, and, from three process runs on, Student's interval of
+    the mean of the process runs' log medians.  The batches give a bootstrap if they are LEAST_BOOTSTRAP or more, their
+    range if LEAST_RANGE or more, else Student's interval of their logs; a single one gives the range of its calls,
+    which says nothing about other batches.
 
     Parameters
     ----------
@@ -86,7 +104,12 @@ def median(process_runs: ProcessRuns) -> Interval:
         raise ValueError("no samples")
     value = float(np.median(flat))
     batches = np.array([np.median(batch) for process_run in process_runs for batch in process_run])
-    low, high = (min(flat), max(flat)) if len(batches) == 1 else _bootstrap(batches)
+    if len(batches) == 1:
+        low, high = min(flat), max(flat)
+    elif len(batches) < LEAST_RANGE:
+        low, high = map(math.exp, _of_values(np.log(batches)))
+    else:
+        low, high = _of_values(batches)
     if len(process_runs) >= LEAST_PROCESS_RUNS:
         by_run = [float(np.median([value for batch in process_run for value in batch])) for process_run in process_runs]
         other = of_process_runs(by_run)
@@ -131,7 +154,8 @@ def paired(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> I
     Returns
     -------
     Interval
-        A ratio, with the bootstrap interval over the pairs.
+        A ratio, with the interval of the pairs: a bootstrap, the range of fewer than LEAST_BOOTSTRAP, Student's of
+        fewer than LEAST_RANGE; that of a single one is not known.
 
     Raises
     ------
@@ -139,15 +163,18 @@ def paired(base: Sequence[Sequence[float]], new: Sequence[Sequence[float]]) -> I
         There are no batches, or their numbers differ.
     """
     logs = np.array(_log_ratios(base, new))
-    low, high = _bootstrap(logs)
+    if len(logs) == 1:
+        return Interval(math.exp(logs[0]), 0.0, math.inf)
+    low, high = _of_values(logs)
     return Interval(*(math.exp(value) for value in (middle(logs), low, high)))
 
 
 def paired_process_runs(base: ProcessRuns, new: ProcessRuns) -> Interval:
     """The ratio new ÷ base of paired process runs, whose batches are pairs: the mean of their median log ratios.
 
-    From LEAST_PROCESS_RUNS pairs of process runs on, the interval is Student's and comes only from their scatter,
-    which includes the scatter of their batches; with fewer pairs it comes from the batches.
+    The interval is Student's and comes only from the scatter of the process runs, which includes that of their
+    batches.  With fewer pairs than LEAST_PROCESS_RUNS it is not known, and so every verdict is UNCLEAR: their batches
+    do not show how much processes differ.
 
     Parameters
     ----------
@@ -167,10 +194,11 @@ def paired_process_runs(base: ProcessRuns, new: ProcessRuns) -> Interval:
     if len(base) != len(new) or not base:
         raise ValueError(f"{len(base)} and {len(new)} process runs are not pairs")
     logs = np.array([middle(_log_ratios(b, n)) for b, n in zip(base, new, strict=True)])
-    if len(logs) >= LEAST_PROCESS_RUNS:
-        low, high = _student(logs)
-        return Interval(*(math.exp(value) for value in (float(np.mean(logs)), low, high)))
-    return paired(*([batch for process_run in each for batch in process_run] for each in (base, new)))
+    value = math.exp(np.mean(logs))
+    if len(logs) < LEAST_PROCESS_RUNS:
+        return Interval(value, 0.0, math.inf)
+    low, high = _student(logs)
+    return Interval(value, math.exp(low), math.exp(high))
 
 
 def judge(ratio: Interval, least: float = LEAST, margin: float = MARGIN) -> Verdict:
@@ -211,6 +239,15 @@ def student(freedom: int) -> float:
     from scipy import stats  # takes half a second, and no worker needs it
 
     return float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
+
+
+def _of_values(values: np.ndarray) -> tuple[float, float]:
+    """The interval of the median of two values or more: a bootstrap of few is narrower than their range."""
+    if len(values) < LEAST_RANGE:
+        return _student(values)
+    if len(values) < LEAST_BOOTSTRAP:
+        return float(np.min(values)), float(np.max(values))
+    return _bootstrap(values)
 
 
 def _bootstrap(values: np.ndarray) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 from tabulate import tabulate
 
-from attention_conformance.bench.analysis.statistics import Verdict
+from attention_conformance.bench.analysis.statistics import LEAST_PROCESS_RUNS, TOO_FEW, Verdict
 from attention_conformance.bench.machine.machine import describe
 from attention_conformance.bench.options import Renamed
 from attention_conformance.bench.output.table import grid
@@ -76,8 +76,8 @@ class PairedCell(msgspec.Struct, frozen=True):
     clause: str
     worker: Literal["base", "new", ""]
     reason: str
-    #: New ÷ base, with its 95 % interval: value, low, high.
-    ratio: tuple[Positive, Positive, Positive] | None
+    #: New ÷ base, with its 95 % interval: value, low, high; without ends for fewer than LEAST_PROCESS_RUNS pairs.
+    ratio: tuple[Positive, Positive | None, Positive | None] | None
     verdict: Verdict | None
     #: Worst error ÷ bound.
     shares: dict[str, Amount]
@@ -111,7 +111,8 @@ def terminal(comparison: PairedComparison, offers: Offers, results: Sequence[Res
     if rows:
         lines += ["", *grid([HEADS, *rows], ("left", "left", *("right",) * 5, "left"))]
     others = [_other(one) for one in results if one.outcome != "timed"]
-    return "\n".join([*lines, *[""] * bool(others), *others, "", f"{_counts(results, least)}; {_rule(least)}"])
+    ends = [f"{_counts(results, least)}; {_rule(least)}", *_too_few(results)]
+    return "\n".join([*lines, *[""] * bool(others), *others, "", *ends])
 
 
 def comment(comparison: PairedComparison, offers: Offers, results: Sequence[Result], least: float) -> str:
@@ -127,7 +128,7 @@ def comment(comparison: PairedComparison, offers: Offers, results: Sequence[Resu
     lines += [_table(timed, least), ""] if timed else []
     lines += [f"* {_escaped(_other(one))}" for one in results if one.outcome != "timed" and not broken(one)]
     lines += ["", *(f"{_escaped(line)}  " for line in _revisions(comparison, offers, results))]
-    lines += ["", f"{_rule(least)}.", "", "</details>"]
+    lines += ["", *(f"{line}." for line in [_rule(least), *_too_few(results)]), "", "</details>"]
     return "\n".join(lines) + "\n"
 
 
@@ -151,6 +152,13 @@ def _rule(least: float) -> str:
     return f"a change is a ratio beyond {least:g} whose interval lies beyond {MARGIN:g}"
 
 
+def _too_few(results: Sequence[Result]) -> list[str]:
+    """The line on cells without an interval, if there are any."""
+    count = sum(one.ratio is not None and not one.ratio.known for one in results)
+    reason = TOO_FEW.format(least=LEAST_PROCESS_RUNS, runs="pairs")
+    return [f"{count} unclear because {reason}: --pairs {LEAST_PROCESS_RUNS} or more"] if count else []
+
+
 def _revisions(comparison: PairedComparison, offers: Offers, results: Sequence[Result]) -> list[str]:
     lines = []
     for name, revision in comparison.revisions.items():
@@ -170,7 +178,7 @@ def _row(one: Result, least: float) -> tuple[str, ...]:
         for name, pairs in one.rounds.items()
     }
     numbers = (f"{middle[BASE] * 1e3:.3f}", f"{middle[NEW] * 1e3:.3f}", f"{ratio.value:.3f}")
-    interval = f"{ratio.low:.3f} … {ratio.high:.3f}"
+    interval = f"{ratio.low:.3f} … {ratio.high:.3f}" if ratio.known else "unknown"
     word = verdict.value.upper() if verdict in CHANGES else verdict.value
     return one.task.workload.name, one.task.implementation, *numbers, interval, str(one.pairs), word
 
@@ -329,7 +337,7 @@ def _record(one: Result, least: float) -> PairedCell:
         clause=one.clause,
         worker=one.worker,  # type: ignore[arg-type]
         reason=one.reason,
-        ratio=None if ratio is None else (ratio.value, ratio.low, ratio.high),
+        ratio=None if ratio is None else (ratio.value, *((ratio.low, ratio.high) if ratio.known else (None, None))),
         verdict=verdict,
         shares=one.shares,
         rounds=one.rounds if one.outcome in MEASURED else None,

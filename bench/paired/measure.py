@@ -175,7 +175,8 @@ class Result:
             assert ratio is not None
             workers = [name for name, _, _ in self.wrong_once]
             found, worker = self.wrong_once[0][2], BASE if BASE in workers else NEW
-            apart = f"new ÷ base {ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f}) apart: {found.text}"
+            ends = f" ({ratio.low:.3f} to {ratio.high:.3f})" if ratio.known else ""
+            apart = f"new ÷ base {ratio.value:.3f}{ends} apart: {found.text}"
             pairs = len({pair for _, pair, _ in self.wrong_once})
             self.fail("unstable", f"{apart}; in {pairs} of {self.pairs} pairs of processes", worker, found.clause)
 

@@ -83,10 +83,8 @@ ARGUMENTS = [
     "kernel.py:attention",
     "--workload",
     WORKLOAD,
-    "--pairs",
-    "1",
     "--most-pairs",
-    "1",
+    "3",
 ]
 
 
@@ -112,7 +110,18 @@ def test_a_slower_kernel_is_called_slower(kernel: Path, capsys: pytest.CaptureFi
     assert f"base HEAD at {git(kernel.parent, 'rev-parse', 'HEAD')[:10]}: ml_dtypes" in text
     (cell,) = json.loads(Path("comparison.json").read_text())["cells"]
     assert cell["verdict"] == "slower"
-    assert len(cell["rounds"]["base"]) == len(cell["rounds"]["new"]) == 1
+    assert len(cell["rounds"]["base"]) == len(cell["rounds"]["new"]) == 3
+
+
+def test_one_pair_gives_no_verdict(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A slower kernel is unclear after a single pair, which has no interval, and the reason is said."""
+    kernel.write_text(TWICE)
+    assert main([*ARGUMENTS, "--most-pairs", "1", "--json", "comparison.json"]) == 0
+    text = capsys.readouterr().out
+    assert "unknown      1  unclear" in text
+    assert "1 unclear because fewer than 3 pairs do not show how much processes differ: --pairs 3 or more" in text
+    (cell,) = json.loads(Path("comparison.json").read_text())["cells"]
+    assert (cell["ratio"][1:], cell["verdict"]) == ([None, None], "unclear")
 
 
 def test_a_kernel_of_half_precision_is_compared_in_it(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,8 +222,8 @@ def compared(kernel: Path, plan: Plan, slowdown: float = 0.0) -> Result:
 
 def test_an_injected_slowdown_is_in_the_ratio(kernel: Path) -> None:
     """Twice the time gives about twice the ratio, in every fresh pair of processes."""
-    result = compared(kernel, Plan(pairs=2, most_pairs=2, rounds=10), slowdown=1.0)
-    assert [len(rounds) for rounds in result.rounds["base"]] == [10, 10]
+    result = compared(kernel, Plan(pairs=3, most_pairs=3, rounds=10), slowdown=1.0)
+    assert [len(rounds) for rounds in result.rounds["base"]] == [10, 10, 10]
     assert result.ratio is not None
     assert 1.5 < result.ratio.value < 2.7
     assert result.verdict() is Verdict.SLOWER

@@ -88,7 +88,30 @@ def test_batches_that_are_no_pairs_are_refused() -> None:
         paired([[1.0], [1.0]], [[1.0]])
 
 
-@pytest.mark.parametrize("count", [2, 5, 24])
+@pytest.mark.parametrize("count", range(2, 13))
+def test_the_interval_of_few_pairs_covers_the_truth(count: int) -> None:
+    """At least 90 % of 500 medians of few values have the truth in their interval; a bootstrap of two has in 50 %."""
+    rng = np.random.default_rng(count)
+    found = [paired([[1.0]] * count, [[math.exp(0.02 * each)] for each in rng.normal(size=count)]) for _ in range(500)]
+    assert sum(one.low <= 1 <= one.high for one in found) >= 450
+
+
+@pytest.mark.parametrize("count", range(2, 7))
+def test_the_interval_of_few_batches_covers_the_truth(count: int) -> None:
+    """At least 90 % of 500 cells of one process run with few batches have the true median in their interval."""
+    rng = np.random.default_rng(count)
+    found = [median([[[math.exp(0.02 * each)] for each in rng.normal(size=count)]]) for _ in range(500)]
+    assert sum(one.low <= 1 <= one.high for one in found) >= 450
+
+
+def test_one_pair_of_batches_has_no_interval() -> None:
+    """Nothing is known about how far a single ratio is from the truth."""
+    found = paired([[1.0]], [[2.0]])
+    assert (found.value, found.low, found.high, found.spread) == (2.0, 0.0, math.inf, math.inf)
+    assert not found.known
+
+
+@pytest.mark.parametrize("count", [9, 12, 24])
 def test_the_interval_of_pairs_is_the_bootstrap_of_scipy(count: int) -> None:
     """The ends are equal to the last bit, resample for resample."""
     found = paired([[1.0]] * count, [[value] for value in np.random.default_rng(count).lognormal(size=count)])
@@ -129,11 +152,13 @@ def test_rounds_alone_do_not_know_how_much_pairs_differ() -> None:
     assert sum(one.low <= 1 <= one.high for one in found) < 320
 
 
-def test_a_paired_comparison_of_few_pairs_has_the_interval_of_its_turns() -> None:
-    """The scatter of two numbers says nothing, so the scatter of their turns is used."""
-    rng = np.random.default_rng(0)
-    base, new = pairs(rng, 2, 0.1, 0.0, 0.01)
-    assert paired_process_runs(base, new) == paired(flat(base), flat(new))
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_paired_comparison_of_too_few_pairs_has_no_verdict(count: int) -> None:
+    """One or two pairs do not show how much processes differ, so even twice the time is unclear."""
+    found = paired_process_runs(*pairs(np.random.default_rng(0), count, math.log(2), 0.0, 0.001))
+    assert found.value == pytest.approx(2.0, rel=0.01)
+    assert not found.known
+    assert judge(found) is Verdict.UNCLEAR
 
 
 @pytest.mark.parametrize(("base", "new"), [([], []), ([[[1.0]]], [[[1.0]], [[1.0]]]), ([[[1.0]]], [[[1.0], [1.0]]])])
