@@ -340,7 +340,7 @@ def benchmark(
             f"benchmark needs {' and '.join(lacking)}: pip install 'attention-conformance[bench]'", name=lacking[0]
         )
     from attention_conformance.bench.processes import Processes
-    from attention_conformance.bench.timing.plan import Plan, drawn_seed
+    from attention_conformance.bench.timing.plan import LEAST_EACH, LIMIT, Plan, drawn_seed
 
     dtypes = as_list(dtypes) or list(DTYPES)
     refuse_unknown("dtypes=", dtypes, DTYPES)
@@ -354,7 +354,13 @@ def benchmark(
             raise ImplementationError(f"{name} is {value:g}; expected {least:g} to {most:g}")
     workloads = _workloads(shapes, is_causal)
     others = [against] if isinstance(against, str) or callable(against) else list(against)
-    plan = Plan(seconds=seconds, limit=18 * seconds, process_runs=processes, threads=threads, seed=drawn_seed())
+    plan = Plan(
+        seconds=seconds,
+        limit=LIMIT * LEAST_EACH * processes * seconds,
+        process_runs=processes,
+        threads=threads,
+        seed=drawn_seed(),
+    )
     with ExitStack() as stack:
         named: list[Implementation] = []
         for each in (function, *others):

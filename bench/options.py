@@ -11,13 +11,10 @@ from typing import Any
 import pytest
 
 from attention_conformance.bench.sampling.cold_cache import MEANING
-from attention_conformance.bench.timing.plan import LEAST_EACH, Plan, drawn_seed
+from attention_conformance.bench.timing.plan import LEAST_EACH, LIMIT, Plan, drawn_seed
 from attention_conformance.bench.workloads.presets import PRESETS, SECONDS, THREADS, select
 from attention_conformance.bench.workloads.workload import Workload, WorkloadError
 from attention_conformance.impls.process.threads import usable_cores
-
-#: A cell is skipped if one call is predicted to take this many times the seconds that all may take.
-LIMIT = 2
 
 #: Presets that are too short for measuring memory, which takes 0.4 to 30 s a cell.
 WITHOUT_MEMORY = ("quick",)
@@ -125,12 +122,10 @@ def plan(config: pytest.Config) -> Plan:
     seconds: float = given("bench_seconds", SECONDS[preset])
     process_runs: int = config.getoption("process_runs", Plan.process_runs)
     threads: int = given("threads", THREADS.get(preset, cores))
-    least_calls = LEAST_EACH * process_runs
     made = Plan(
         seconds=seconds,
-        limit=LIMIT * least_calls * seconds,
+        limit=LIMIT * LEAST_EACH * process_runs * seconds,
         process_runs=process_runs,
-        least_calls=least_calls,
         noise=config.getoption("noise", Plan.noise),
         threads=threads,
         cache=config.getoption("bench_cache", Plan.cache),

@@ -22,7 +22,7 @@ from attention_conformance.impls import strict
 
 def plan_record(plan: Plan) -> dict[str, Any]:
     """A plan, as the file has it."""
-    found: dict[str, Any] = msgspec.to_builtins(PlanRecord(**asdict(plan)))
+    found: dict[str, Any] = msgspec.to_builtins(PlanRecord(**asdict(plan), least_calls=plan.least_calls))
     return found
 
 

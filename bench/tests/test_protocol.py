@@ -75,7 +75,7 @@ class Answers:
 
 def protocol(answers: Answers) -> Protocol:
     """The protocol with given answers, for an implementation without keywords."""
-    return Protocol(answers, Plan(least_calls=5, limit=5.0), lambda implementation: frozenset())
+    return Protocol(answers, Plan(limit=15.0), lambda implementation: frozenset())
 
 
 def measure(answers: Answers, cell: Cell = CELL, same: Protocol | None = None) -> ProcessRun:
@@ -249,11 +249,11 @@ def test_a_cell_over_the_limit_is_skipped_and_predicts_the_longer_ones() -> None
     """The prediction of the warm calls is the reason, and longer workloads are refused without being opened."""
     answers = Answers(opened(right(FIRST)), warm=Batch("returned", seconds=(10.0,)))
     same = protocol(answers)
-    with pytest.raises(Skipped, match=r"predicted 50\.0 s"):
+    with pytest.raises(Skipped, match=r"predicted 150\.0 s"):
         measure(answers, same=same)
     assert answers.jobs == ["open_cell", "warm", "close_cell"]
     answers.jobs.clear()
-    with pytest.raises(Skipped, match=r"predicted 200\.0 s"):
+    with pytest.raises(Skipped, match=r"predicted 600\.0 s"):
         measure(answers, Cell(CELL.target, Workload(1, 2, 4, 16)), same)
     assert answers.jobs == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +12,12 @@ from attention_conformance.bench.sampling.cold_cache import WARM
 #: Fewest batches of a process run: the interval comes from their scatter, and each has one call on inputs never seen.
 LEAST_BATCHES = 5
 
-#: Fewest calls of a process run.
+#: Fewest calls of a process run: the median of three is that of a quiet machine even if one was disturbed, that of two
+#: is not.
 LEAST_EACH = 3
+
+#: A cell is skipped if one call is predicted to take this many times the seconds that all may take.
+LIMIT = 2
 
 #: Calls before the samples of a batch, as a share of its length.  After a pause a process is slower for some
 #: milliseconds, whether other processes worked meanwhile or none did: without these calls by 1 to 9 % in the median of
@@ -50,9 +53,7 @@ class Plan:
     process_runs: int = 5
     #: Length of a batch: long against waking a process (50 µs), short against the drift of a machine (seconds).
     batch_seconds: float = 0.02
-    #: Fewest and most calls of a cell, over all process runs: three in each, as the median of three is that of a quiet
-    #: machine even if one batch was disturbed; the median of two is not.
-    least_calls: int = LEAST_EACH * 5
+    #: Most calls of a cell, over all process runs.
     most_calls: int = 1500
     #: Seconds that ``least_calls`` calls may be predicted to take; a cell above it is not sampled.
     limit: float = 18.0
@@ -62,6 +63,11 @@ class Plan:
     seed: int = 0
     #: Content of the caches when a call begins.
     cache: str = WARM
+
+    @property
+    def least_calls(self) -> int:
+        """Fewest calls of a cell, over all process runs."""
+        return LEAST_EACH * self.process_runs
 
     @property
     def round_seconds(self) -> float:
@@ -134,7 +140,7 @@ class Plan:
         compared = [*earlier, batches] if done == self.process_runs else [batches]
         calls = sum(len(batch) for process_run in (*earlier, batches) for batch in process_run)
         seconds = sum(sum(batch) for process_run in (*earlier, batches) for batch in process_run)
-        if not batches or sum(map(len, batches)) + 1 < math.ceil(self.least_calls / self.process_runs):
+        if not batches or sum(map(len, batches)) + 1 < LEAST_EACH:
             return ""
         least = LEAST_BATCHES - 1 if len(batches[0]) > 1 else 1  # a call longer than a batch: as few as possible
         if len(batches) >= LEAST_BATCHES and statistics.median(compared).spread <= self.noise:
