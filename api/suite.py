@@ -13,7 +13,8 @@ from pathlib import Path
 
 from attention_conformance.cli import INTERRUPTED
 
-#: Stage and exit status of a bench that could time nothing because the kernels are interpreted here; no failure.
+#: Stage and exit status of a bench that had nothing to time, as it says: the kernels are interpreted here, or take
+#: other dtypes; no failure.
 NOT_TIMED = ("bench", 5)
 
 #: Seconds that a stage has after an interrupt to write what it has, before it is ended.
@@ -141,5 +142,5 @@ def _ended(stage: Stage) -> str:
     if stage.interrupted:
         return ", interrupted"
     if (stage.name, stage.status) == NOT_TIMED:
-        return ", nothing timed: the kernels are interpreted here"
+        return ", nothing was timed, for the reason above"
     return f", exit status {stage.status}" if stage.status else ""

@@ -19,8 +19,8 @@ from attention_conformance.impls.process.threads import usable_cores
 #: Presets that are too short for measuring memory, which takes 0.4 to 30 s a cell.
 WITHOUT_MEMORY = ("quick",)
 
-#: The dtype that is timed unless ``--dtype`` names others.
-DTYPE = "float32"
+#: Unless ``--dtype`` names others, the first of these dtypes that an implementation takes is timed.
+DTYPE_ORDER = ("float32", "bfloat16", "float16", "float64")
 
 
 class Renamed(argparse.Action):

@@ -87,6 +87,8 @@ class Bench:
     started: str = field(default_factory=lambda: _now())
     #: The state of the GPUs, if a cell is on one.
     gpu_state: dict[str, Any] = field(default_factory=dict)
+    #: Reason why there was no cell to time, "" if there was one.
+    nothing: str = ""
     #: Whether the JSON has all that was measured.
     written: bool = False
 
@@ -159,14 +161,40 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     # A timed call on ranks would include sending its shards to them, which means nothing.
     chosen = tuple(each for each in _selection(config).targets if each.implementation.distribution is None)
     if not config.getoption("dtype"):
-        chosen = tuple(target for target in chosen if target.dtype == options.DTYPE)
+        chosen = _first_dtypes(chosen)
     pairs = [(target, workload) for target in chosen for workload in workloads]
     cells = [Cell(target, one) for target, one in pairs if one.operator == target.implementation.operator]
     if pairs and not cells:
         wanted = ", ".join(sorted({one.operator for one in workloads}))
         offered = ", ".join(sorted({target.implementation.operator for target in chosen}))
         raise pytest.UsageError(f"the workloads are of {wanted}, and the selected implementations of {offered}")
+    if not cells:
+        config.stash[_BENCH].nothing = _nothing_to_time(config)
     metafunc.parametrize("cell", cells, ids=[cell.id for cell in cells])
+
+
+def _first_dtypes(chosen: Sequence[targets.Target]) -> tuple[targets.Target, ...]:
+    """The targets in the first dtype that each implementation takes."""
+    first: dict[str, str] = {}
+    for target in sorted(chosen, key=lambda each: options.DTYPE_ORDER.index(each.dtype)):
+        first.setdefault(target.implementation.name, target.dtype)
+    return tuple(target for target in chosen if target.dtype == first[target.implementation.name])
+
+
+def _nothing_to_time(config: pytest.Config) -> str:
+    """Reason why there are no cells: what is not installed, or what the implementations take instead."""
+    found = _selection(config)
+    if found.not_installed:
+        return "; ".join(f"{name} needs {', '.join(lacks)}" for name, lacks in found.not_installed.items())
+    names = ", ".join(found.keywords) or "no implementation"
+    dtypes, devices = config.getoption("dtype"), config.getoption("device")
+    anywhere = targets.choose(config.getoption("impl"), (), (), targets.pool(config)).targets
+    here = {target.dtype for target in anywhere if target.device in (devices or (target.device,))}
+    if here:
+        takes = [f"--dtype {dtype}" for dtype in options.DTYPE_ORDER if dtype in here]
+        return f"{names} does not take {', '.join(dtypes)}, but {', '.join(takes)}"
+    there = sorted({target.device for target in anywhere})
+    return f"{names} is not on {', '.join(devices)}" + (f", but on {', '.join(there)}" if there else "")
 
 
 def _selection(config: pytest.Config) -> targets.Selection:
@@ -343,6 +371,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if records and exitstatus == pytest.ExitCode.OK and not any(r.outcome == TIMED for r in records):
         failed, none = pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED
         session.exitstatus = none if _only_interpreted(bench) else failed
+    if bench.nothing and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
     run = bench.session
     ended = bool(records) and len(records) == len(run.cells if run is not None else ())
     nothing = ended and not any(r.outcome in MEASURED for r in records)  # pytest-benchmark writes no JSON then
@@ -355,6 +385,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     bench = config.stash[_BENCH]
     if bench.session is not None and bench.session.checkpoint is not None and bench.session.checkpoint.path.exists():
         terminalreporter.line(f"not complete: --resume continues from {bench.session.checkpoint.path}")
+    if bench.nothing:
+        terminalreporter.line(f"nothing was timed: {bench.nothing}", yellow=True)
     if not bench.records or bench.session is None:
         return
     terminalreporter.section("bench")

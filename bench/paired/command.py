@@ -15,7 +15,7 @@ from tabulate import tabulate
 
 from attention_conformance.bench.analysis.statistics import LEAST_PROCESS_RUNS, TOO_FEW, Verdict
 from attention_conformance.bench.machine.machine import describe
-from attention_conformance.bench.options import Renamed
+from attention_conformance.bench.options import DTYPE_ORDER, Renamed
 from attention_conformance.bench.output.table import grid
 from attention_conformance.bench.paired.measure import (
     BASE,
@@ -42,9 +42,6 @@ from attention_conformance.impls.option_types import above, count, refuse_unwrit
 NOTHING_WORSE, WORSE, CANNOT_TELL = 0, 1, 2
 
 HEADS = ("workload", "implementation", "base ms", "new ms", "new ÷ base", "95 % interval", "pairs", "verdict")
-
-#: Dtypes that are tried in turn where no option names one, until an implementation has it.
-DTYPE_ORDER = ("float32", "bfloat16", "float16", "float64")
 
 #: Verdicts in capitals, as readers look for them.
 CHANGES = (Verdict.SLOWER, Verdict.FASTER)

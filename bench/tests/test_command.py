@@ -52,6 +52,10 @@ def wrong_gradients(q, k, v, grad_output):
     d = p * (d - (p * d).sum(-1, keepdims=True))
     return d @ k, d.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ grad_output
 
+def half(q, k, v):
+    return attention(q, k, v).astype(q.dtype)
+
+half.dtypes = ("float16",)
 wrong_layer.operator, wrong_sublayer.operator, wrong_gradients.operator = "mha", "sublayer", "sdpa_grad"
 """
 
@@ -223,3 +227,24 @@ def test_a_run_that_times_nothing_leaves_no_checkpoint(tmp_path: Path) -> None:
     assert "FAILED: nothing was timed" in done.stdout
     assert "not complete" not in done.stdout
     assert not list(tmp_path.glob("*checkpoint*"))
+
+
+def test_a_function_of_half_precision_is_timed_in_it(tmp_path: Path) -> None:
+    """Without ``--dtype`` a function is timed in the first dtype that it takes."""
+    done = run(tmp_path, "--impl", "mine.py:half")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "mine.py:half-cpu-float16-prefill-b1h2d8s16" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--dtype", "float32"), "mine.py:half does not take float32, but --dtype float16"),
+        (("--device", "cuda"), "mine.py:half is not on cuda, but on cpu"),
+    ],
+)
+def test_a_run_with_nothing_to_time_says_why(tmp_path: Path, words: tuple[str, str], reason: str) -> None:
+    """The status is pytest's for "no tests", and the reason names what would be timed."""
+    done = run(tmp_path, "--impl", "mine.py:half", *words)
+    assert done.returncode == 5, done.stdout + done.stderr
+    assert f"nothing was timed: {reason}" in done.stdout
