@@ -212,6 +212,9 @@ class Gate:
             self.notes[f"its attribute {name} is ignored: the task decides"] = None
         if not self.task.named:
             self.task = replace(self.task, require=tuple(sorted(found.keywords)))
+        untried = sorted(found.keywords - set(self.task.require))
+        if untried and not self.task.problem:
+            self.notes[f"not tried, as the task does not require them: {', '.join(untried)}"] = None
         lacking = sorted(set(self.task.require) - found.keywords)
         if lacking:
             self._because("refuses", f"it has no keyword {', '.join(lacking)}, which the task requires")

@@ -197,6 +197,15 @@ def test_a_keyword_that_the_task_requires_and_the_signature_lacks_is_a_rejection
     assert (status, verdict.reasons[0].kind) == (1, "refuses")
 
 
+def test_keywords_that_the_task_does_not_require_are_named_as_not_tried(tmp_path: Path) -> None:
+    """A mistake that needs such a keyword is not found, so the verdict names those that were not tried."""
+    more = "def attention(q, k, v, *, scale=None, softcap=None):\n    return exact(q, k, v)\n"
+    verdict, status = decided(tmp_path, PRELUDE + more)
+    assert status == 0
+    assert verdict.notes == ["not tried, as the task does not require them: scale, softcap"]
+    assert decided(tmp_path, PRELUDE + PLAIN)[0].notes == []
+
+
 def test_a_spent_budget_is_no_verdict(tmp_path: Path) -> None:
     """The gate cannot tell."""
     verdict, status = decided(tmp_path, PRELUDE + PLAIN, budget=0.01)
