@@ -20,9 +20,22 @@ import numpy as np
 from attention_conformance.conformance.diagnosis.candidates import in_operator
 from attention_conformance.conformance.faults.models.mha import Layer, LayerCall, Sublayer
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
+from attention_conformance.conformance.faults.models.tiles import TILED, State, Tiled
 from attention_conformance.conformance.faults.registry import Fault
 from attention_conformance.conformance.faults.sdpa.fills import Unguarded
 from attention_conformance.conformance.faults.sdpa.fully_masked_rows import fully_masked, sinkless
+from attention_conformance.conformance.faults.sdpa.online_softmax import (
+    FirstTileNan,
+    MaskedTileMaximumZero,
+    MaximumOverwritten,
+    OutputNotRescaled,
+    QueryTailNotWritten,
+    SmallRisesNotRescaled,
+    TailDropped,
+    TailOfOneLost,
+    TailReadsOn,
+    TotalNotRescaled,
+)
 from attention_conformance.conformance.faults.sdpa.precision import ProductOverflows
 from attention_conformance.conformance.spec.mha import Projection
 from attention_conformance.conformance.spec.sdpa import Expected
@@ -399,11 +412,83 @@ class PaddedKeys(Attention):
 
 
 def _padding() -> Iterator[Form]:
-    for multiple, capped in itertools.product((2, 4, 8, 16, 32, 64, 128), (False, True)):
+    for multiple, capped in itertools.product((2, 4, 8, 16, 32, 64, 128, 256), (False, True)):
         score = "of score −softcap, as −inf is capped too," if capped else "of score 0"
         make = _form(PaddedKeys, multiple=multiple, capped_end=capped)
         title = f"padding behind the last key, up to a multiple of {multiple} keys, counts as keys {score} and value 0"
         yield "form-padding", "SDPA-5" if capped else "SDPA-14", title, make
+
+
+# Tiles.
+
+
+class TailAlwaysDropped(TailDropped):
+    """Calls with fewer keys than a tile have none left."""
+
+    def first_keys(self, x: Inputs, keys: int) -> list[int]:
+        return Tiled.first_keys(self, x, keys)[: x.shape[3] // self.tile]
+
+
+class RescaledAfter(Tiled):
+    """A tile is added before the running state is rescaled, so that it is rescaled too; the first one is lost."""
+
+    #: Whether the running sum, and the running output, are rescaled after.
+    late_total: ClassVar[bool]
+    late_output: ClassVar[bool]
+
+    def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
+        right = super().merged(x, index, s, v, state)
+        base = np.where(np.isneginf(right[0]), x.work(0), right[0])
+        shrink, powers = np.exp(state[0] - base), np.exp(s - base)
+        total = (state[1] + powers.sum(axis=3, keepdims=True)) * shrink if self.late_total else right[1]
+        return right[0], total, (state[2] + powers @ v) * shrink if self.late_output else right[2]
+
+
+#: Mistakes of tiles of keys, in words; the sizes that are faults of the registry are left out.
+TILES: dict[str, tuple[str, type[Tiled]]] = {
+    "the running output is not rescaled when the maximum rises": ("SDPA-14", OutputNotRescaled),
+    "the running sum is not rescaled when the maximum rises": ("SDPA-14", TotalNotRescaled),
+    "neither the running sum nor the running output is rescaled": ("SDPA-14", MaximumOverwritten),
+    "a rise of the maximum below 8 is not rescaled": ("SDPA-14", SmallRisesNotRescaled),
+    "the running output is rescaled after the tile is added": (
+        "SDPA-14",
+        _form(RescaledAfter, late_total=False, late_output=True),
+    ),
+    "the running sum is rescaled after the tile is added": (
+        "SDPA-14",
+        _form(RescaledAfter, late_total=True, late_output=False),
+    ),
+    "the running sum and output are rescaled after the tile is added": (
+        "SDPA-14",
+        _form(RescaledAfter, late_total=True, late_output=True),
+    ),
+    "exp(−inf + inf) where the first tile is masked": ("SDPA-14", FirstTileNan),
+    "a masked tile leaves a maximum of 0 behind": ("SDPA-14", MaskedTileMaximumZero),
+    "keys behind the last full tile dropped": ("SDPA-1", TailDropped),
+    "keys behind the last full tile dropped, all of them where no tile is full": ("SDPA-1", TailAlwaysDropped),
+    "the last key lost where one key is left for the last tile": ("SDPA-1", TailOfOneLost),
+    "the last tile reads past its end: the first keys of the sequence again": ("SDPA-1", TailReadsOn),
+}
+
+
+def _tiles() -> Iterator[Form]:
+    for (title, (clause, base)), size in itertools.product(TILES.items(), TILED):
+        known = base.tile == size and base.__module__ != __name__  # a fault
+        if not known:
+            bases = (base,) if size == Tiled.tile else (base, TILED[size])
+            make = type(base.__name__, bases, {"tile": size, "__module__": __name__})
+            yield "form-tile", clause, f"{title}, with tiles of {size} keys", make
+    for rows in list(TILED)[1:]:  # 16 is a fault
+        title = f"query rows behind the last full tile not written, with tiles of {rows} rows"
+        yield "form-tile", "SDPA-1", title, _form(QueryTailNotWritten, rows=rows)
+    for rows in TILED:
+
+        def rule(model: Any, x: Inputs, rows: int = rows) -> Array:
+            seen: Array = model.keys(x) <= model.diagonal(x)
+            return seen & (model.keys(x) < (_rows(x) // rows + 1) * rows)
+
+        title = f"the last tile of keys of a causal row is counted without the offset, with tiles of {rows} rows"
+        yield "form-tile", "SDPA-10", title, _allowing("causal_allows", rule)
 
 
 class SinkPerChunk(Attention):
@@ -1022,6 +1107,7 @@ def _forms(operator: str) -> tuple[Fault, ...]:
         _further(),
         _padding(),
         _sinks(),
+        _tiles(),
         _softmaxes(),
         _weights(),
         _operands(),

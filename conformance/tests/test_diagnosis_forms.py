@@ -12,6 +12,8 @@ from attention_conformance.conformance.diagnosis.forms import forms_of
 from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.diagnosis.unnamed import region, unwritten
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
+from attention_conformance.conformance.faults.models.tiles import State, Tiled
+from attention_conformance.conformance.faults.sdpa.online_softmax import OutputNotRescaled, TotalNotRescaled
 from attention_conformance.conformance.faults.sdpa.sinks import SinkCountsPerTile
 from attention_conformance.conformance.faults.trials import Failed, explains
 from attention_conformance.conformance.spec.sdpa import Expected
@@ -24,6 +26,11 @@ SINKS = (
     *("plain", "sinks", "sinks-tiles", "sinks-long"),
     *(f"kernel-decode-sinks-1x1x1-{sizes}-float32" for sizes in ("q1-k129-d64", "q1-k1024-d64", "q2-k513-d96")),
 )
+TILES = (
+    *("plain", "tiles", "tiles-ascending", "keys-65-peak-last", "keys-128-peak-last", "keys-129-peak-last"),
+    *("keys-257-peak-last", "long-causal", "long"),
+)
+OFFSETS = ("offset-bottom-right", "offset-tiles", "offset-tiles-negative", "offset-long", "decode-tiles", "decode-long")
 EMPTY = ("plain", "mask", "empty-row", "empty-row-one-batch", "empty-row-last", "empty-row-grouped", "invalid-lengths")
 
 
@@ -212,6 +219,67 @@ def test_a_sink_that_counts_once_per_chunk_has_the_size_of_the_chunk() -> None:
     forms = [form for form in forms_of("sdpa") if form.name == "form-sink"]
     explained = [form.title for form in forms if all(explains(form.make, each) for each in failed)]
     assert explained == ["a sink counts once for each 128 keys"]
+
+
+class OrderExchanged(Tiled):
+    """A loop over tiles of 64 keys that adds a tile to the output before it rescales it."""
+
+    tile = 64
+
+    def merged(self, x: Inputs, index: int, s: Array, v: Array, state: State) -> State:
+        """The running state."""
+        top, total, _ = super().merged(x, index, s, v, state)
+        base = np.where(np.isneginf(top), x.work(0), top)
+        return top, total, (state[2] + np.exp(s - base) @ v) * np.exp(state[0] - base)
+
+
+class TilesCountedFromZero(Attention):
+    """Causal over tiles of 32 rows stops at the last row of the tile, without the offset."""
+
+    def causal_allows(self, x: Inputs) -> Array:
+        """Keys that are visited, and that are not masked."""
+        visited = (np.arange(x.shape[2])[:, None] // 32 + 1) * 32
+        return super().causal_allows(x) & ((self.keys(x) < visited) | (not x.is_causal))
+
+
+@pytest.mark.slow(2)
+@pytest.mark.parametrize("keys", [32, 64, 128])
+@pytest.mark.parametrize(
+    ("make", "title"),
+    [
+        (OutputNotRescaled, "the running output is not rescaled when the maximum rises"),
+        (TotalNotRescaled, "the running sum is not rescaled when the maximum rises"),
+    ],
+)
+def test_a_mistake_of_tiles_has_their_size(make: type[Tiled], title: str, keys: int) -> None:
+    """All failures of an online softmax are named with the size of its tiles, and no other size explains them."""
+    failed, passed = sorted_out(type("Kernel", (make,), {"tile": keys}), [case_named(name) for name in TILES])
+    (found,) = diagnose(failed, passed, pairs=False)
+    assert found.title == f"“{title}, with tiles of {keys} keys”"
+    assert found.fits == frozenset(failed)
+    same = [form.title for form in forms_of("sdpa") if form.title.startswith(title)]
+    assert len(same) == 4
+    forms = [form for form in forms_of("sdpa") if form.title in same]
+    explained = [form.title for form in forms if all(explains(form.make, each) for each in failed)]
+    assert explained == [f"{title}, with tiles of {keys} keys"]
+
+
+@pytest.mark.parametrize(
+    ("make", "names", "words"),
+    [
+        (OrderExchanged, TILES, "the running output is rescaled after the tile is added, with tiles of 64 keys"),
+        (
+            TilesCountedFromZero,
+            ("plain", *OFFSETS),
+            "the last tile of keys of a causal row is counted without the offset, with tiles of 32 rows",
+        ),
+    ],
+)
+def test_another_mistake_of_tiles_is_named(make: type[Model], names: tuple[str, ...], words: str) -> None:
+    """The order of rescaling, and the end of a loop over tiles, have forms with the size of the tiles."""
+    failed, passed = sorted_out(make, [case_named(name) for name in names])
+    assert failed
+    assert [each.title for each in diagnose(failed, passed, pairs=False)] == [f"“{words}”"]
 
 
 def test_a_region_is_a_part_of_an_output() -> None:

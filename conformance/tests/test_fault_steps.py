@@ -14,6 +14,7 @@ from attention_conformance.conformance.faults.models import steps
 from attention_conformance.conformance.faults.models.mha import Layer
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.faults.models.steps import adds_nothing, correct, unchanged
+from attention_conformance.conformance.faults.models.tiles import TILED
 from attention_conformance.conformance.run_case import request
 from attention_conformance.impls.calls import Reply, call, same_bits
 from attention_conformance.impls.contract import Implementation
@@ -78,6 +79,14 @@ def test_most_calls_are_not_made() -> None:
     make = FAULTS["empty-row-nan"].make
     assert unchanged(make, every_case()["plain"], "float32") is not None
     assert unchanged(make, every_case()["empty-row"], "float32") is None
+
+
+def test_tiles_of_another_size_are_other_steps() -> None:
+    """A fault with the tiles of its correct model is compared step by step; with tiles of another size it is called."""
+    bases = (FAULTS["output-not-rescaled"].make, TILED[64])
+    case = every_case()["plain"]
+    assert unchanged(type("Sixty", bases, {"tile": 64}), case, "float32") is not None
+    assert unchanged(type("Forty", bases, {"tile": 40}), case, "float32") is None
 
 
 def test_a_fault_of_the_attention_in_a_layer_is_seen() -> None:

@@ -73,3 +73,11 @@ class Tiled(Attention):
         top, total, output = state
         divisor = np.where(total == 0, x.work(1), total)
         return output / divisor, np.where(total == 0, x.work(-np.inf), top + np.log(divisor))
+
+
+def _tiled(size: int) -> type[Tiled]:
+    return type(f"TiledBy{size}", (Tiled,), {"tile": size, "__module__": __name__})
+
+
+#: Correct attention by the keys of a tile: the sizes of kernels, of which the faults have the smallest.
+TILED: dict[int, type[Tiled]] = {Tiled.tile: Tiled, **{size: _tiled(size) for size in (32, 64, 128, 256)}}

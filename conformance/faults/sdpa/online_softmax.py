@@ -72,10 +72,13 @@ class TailOfOneLostExpanded(TailOfOneLost):
 class QueryTailNotWritten(Attention):
     """Rows from ⌊Sq / 16⌋ · 16 on stay zero. Calls with at most 16 rows are right."""
 
+    #: Query rows of a tile.
+    rows = 16
+
     def stored(self, x: Inputs, output: Array) -> Array:
         output = super().stored(x, output)
-        if x.shape[2] > 16:
-            output[:, :, x.shape[2] // 16 * 16 :] = 0
+        if x.shape[2] > self.rows:
+            output[:, :, x.shape[2] // self.rows * self.rows :] = 0
         return output
 
 
