@@ -135,6 +135,13 @@ class Sunk(Fitted):
         return np.logaddexp(super().sinks(x), self.number(x).reshape(-1))
 
 
+class SinksTimes(Fitted):
+    """The given sinks times a number."""
+
+    def sinks(self, x: Inputs) -> Array:
+        return super().sinks(x) if x.sinks is None else super().sinks(x) * self.number(x)
+
+
 class GuardedTotal(Fitted):
     """A number added to the sum of the powers."""
 
@@ -274,6 +281,16 @@ FAMILIES = (
         -np.inf,
         tuple(np.arange(-10.0, 10.0, 1.5)),
         apart=("head",),
+    ),
+    Family(
+        "fitted-sinks",
+        "SDPA-38",
+        SinksTimes,
+        "the sinks are {} times the given ones",
+        1.0,
+        (0.0, -1.0, *_powers(-6, 6)),
+        lambda x: x.sinks is not None,
+        (),
     ),
     Family(
         "fitted-guard",

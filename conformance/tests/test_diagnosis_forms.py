@@ -282,6 +282,23 @@ def test_another_mistake_of_tiles_is_named(make: type[Model], names: tuple[str, 
     assert [each.title for each in diagnose(failed, passed, pairs=False)] == [f"“{words}”"]
 
 
+class SinksInBaseTwo(Attention):
+    """A softmax of powers of 2 whose scores are converted, and whose sinks are not."""
+
+    def sinks(self, x: Inputs) -> Array:
+        """The sinks, as powers of e."""
+        return super().sinks(x) * x.work(np.log(2))
+
+
+def test_a_factor_of_the_sinks_is_solved_for() -> None:
+    """Sinks in the wrong base are named by their factor, in all failures."""
+    names = ("plain", "sinks", "sinks-large", "sinks-grouped", "sinks-mask", "sinks-lse", "sinks-zero")
+    failed, passed = sorted_out(SinksInBaseTwo, [case_named(name) for name in names])
+    (found,) = diagnose(failed, passed, pairs=False)
+    assert found.title == "“the sinks are 0.69315 (ln 2) times the given ones”"
+    assert found.fits == frozenset(failed)
+
+
 def test_a_region_is_a_part_of_an_output() -> None:
     """A part of an output is selected by its words."""
     assert np.argwhere(region("the last row holds", (1, 1, 3, 1)))[:, 2].tolist() == [2]
