@@ -20,6 +20,7 @@ import numpy as np
 
 from attention_conformance.conformance.cases import AnyCase
 from attention_conformance.conformance.diagnosis.candidates import in_operator
+from attention_conformance.conformance.diagnosis.gradient_factors import gradient_factors
 from attention_conformance.conformance.faults.models.mha import LayerCall
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.faults.registry import Fault
@@ -449,6 +450,8 @@ def fitted(failures: Sequence[Failed], *, tables: bool) -> list[Fault]:
         Formulas before constants, so that the first of two that fit alike says more.
     """
     tried = list(itertools.islice(_solvable(failures), SOLVED))
+    if tried and tried[0].case.operator == "sdpa_grad":
+        return [] if tables else gradient_factors(tried)
     found: list[Fault] = []
     for family in FAMILIES:
         estimates = [e for n, each in enumerate(tried) for e in _estimates(family, each, n < SOLVED_APART)]
@@ -470,7 +473,7 @@ def _solvable(failures: Sequence[Failed]) -> Iterator[Failed]:
     seen = set()
     for failed in failures:
         wrong = failed.failure is Failure.VALUE and failed.telling and failed.case.size[0] <= KEPT
-        if wrong and failed.case.operator in ("sdpa", "mha", "sublayer") and failed.case not in seen:
+        if wrong and failed.case.operator in ("sdpa", "mha", "sublayer", "sdpa_grad") and failed.case not in seen:
             seen.add(failed.case)
             yield failed
 

@@ -18,6 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from attention_conformance.conformance.diagnosis.candidates import in_operator
+from attention_conformance.conformance.faults.models.gradients import Backward
 from attention_conformance.conformance.faults.models.mha import Layer, LayerCall, Sublayer
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.faults.models.tiles import TILED, State, Tiled
@@ -1093,6 +1094,37 @@ def _of_layers(operator: str) -> Iterator[Fault]:
         yield Fault(name, clause, title, (), inside)
 
 
+class OneOfGroup(Backward):
+    """The gradients of k, of v, or of both, of one query head of each group, which is not summed."""
+
+    #: The letters of these gradients, and the head of the group.
+    of: ClassVar[str]
+    head: ClassVar[int]
+
+    def grad_k(self, x: Inputs, found: Expected, d_raw: Array) -> Array:
+        if "k" not in self.of:
+            return super().grad_k(x, found, d_raw)
+        return self._one(x, d_raw.swapaxes(2, 3) @ found.q) * x.work(self.inner.scale(x))
+
+    def grad_v(self, x: Inputs, weights: Array, g: Array) -> Array:
+        return self._one(x, weights.swapaxes(2, 3) @ g) if "v" in self.of else super().grad_v(x, weights, g)
+
+    def _one(self, x: Inputs, array: Array) -> Array:
+        return array.reshape(len(array), x.k.shape[1], x.group, *array.shape[2:])[:, :, self.head]
+
+
+@functools.cache
+def _of_gradients() -> tuple[Fault, ...]:
+    """Forms of the backward pass."""
+    found = []
+    for of, (head, which) in itertools.product(("k", "v", "kv"), ((0, "first"), (-1, "last"))):
+        if (of, head) != ("kv", 0):  # a fault
+            gradients = f"gradient{'s' if len(of) > 1 else ''} of {' and '.join(of)}"
+            title = f"the {gradients} of the {which} query head of each group alone, not their sum"
+            found.append(Fault("form-group", "GRAD-6", title, (), _form(OneOfGroup, of=of, head=head)))
+    return tuple(found)
+
+
 @functools.cache
 def _forms(operator: str) -> tuple[Fault, ...]:
     every = itertools.chain(
@@ -1122,5 +1154,7 @@ def _forms(operator: str) -> tuple[Fault, ...]:
 
 
 def forms_of(operator: str) -> list[Fault]:
-    """The forms that an operator, or the attention within, may have; none for gradients."""
+    """The forms that an operator, or the attention within, may have; gradients have only a few of their own."""
+    if operator == "sdpa_grad":
+        return list(_of_gradients())
     return list(_forms(operator)) if operator in ("sdpa", "mha", "sublayer") else []

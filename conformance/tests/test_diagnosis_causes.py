@@ -110,11 +110,11 @@ def test_two_causes_that_never_show_alone_are_both_named() -> None:
 
 
 def test_forms_are_of_attention_and_of_layers() -> None:
-    """Attention and layers have hundreds of forms with different titles; gradients have none."""
+    """Attention and layers have hundreds of forms with different titles; gradients have a few."""
     assert len(forms_of("mha")) == len(forms_of("sublayer")) > len(forms_of("sdpa")) > 200
     for operator in ("sdpa", "mha", "sublayer"):
         assert len({form.title for form in forms_of(operator)}) == len(forms_of(operator))
-    assert forms_of("sdpa_grad") == []
+    assert {form.operator for form in forms_of("sdpa_grad")} == {"sdpa_grad"}
 
 
 @pytest.mark.parametrize("operator", ["mha", "sublayer"])
