@@ -171,6 +171,10 @@ class SmallAddend(Fitted):
         return np.where(allowed, s, s + self.number(x))
 
 
+#: Families whose number takes weight from all keys, and a larger number: where that gives the same, all results are
+#: zeros, for which there are many reasons, and no number is known.
+MORE: dict[type[Fitted], Callable[[Array], Array]] = {Sunk: lambda n: n + 10, GuardedTotal: lambda n: 1000 * n}
+
 #: Families whose number multiplies the scores, so that a large one gives all weight to the largest score.
 FACTORS = (ScaledScores, ScaledCosines, Tempered, Powered)
 
@@ -508,9 +512,16 @@ def _solutions(family: Family, failed: Failed, several: bool) -> Iterator[Estima
             value = residuals.solved(np.full(shapes[apart], start))
             if np.allclose(value, family.neutral, rtol=1e-3, atol=0 if family.neutral else 1e-12):
                 continue
-            if explains(in_operator(_with(family, lambda _, value=value: value), failed.case.operator), failed):  # type: ignore[misc]
-                yield Estimate(failed, apart, value)
+            if _explains_with(family, value, failed):
+                more = MORE.get(family.make)
+                if more is None or not _explains_with(family, more(value), failed):
+                    yield Estimate(failed, apart, value)
                 return
+
+
+def _explains_with(family: Family, value: Array, failed: Failed) -> bool:
+    """Whether a number gives a result, within the bounds."""
+    return explains(in_operator(_with(family, lambda _: value), failed.case.operator), failed)
 
 
 def attention_call(failed: Failed) -> Inputs | None:
@@ -782,7 +793,9 @@ def _constant_title(family: Family, number: float, estimate: Estimate) -> str:
     title, x = family.title.format(_number(number)), attention_call(estimate.failed)
     if family.make is SmallAddend and number == 0:
         return UNMASKED
-    if family.make is Sunk and (many := _whole(math.exp(min(number, LARGEST_SCORE)))) > 1:
+    if family.make is ScaledOutput and number == 0:
+        return "the output is zeros"
+    if family.make is Sunk and number <= LARGEST_SCORE and (many := _whole(math.exp(number))) > 1:
         return (
             f"the softmax denominator counts {many} extra keys of score 0 and value 0, like zero padding that is not"
             " masked"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.cases import case_named, every_case
+from attention_conformance.conformance.diagnosis.fitted import fitted
 from attention_conformance.conformance.diagnosis.forms import forms_of
 from attention_conformance.conformance.diagnosis.match import diagnose
 from attention_conformance.conformance.diagnosis.unnamed import region, unwritten
@@ -297,6 +298,22 @@ def test_a_factor_of_the_sinks_is_solved_for() -> None:
     (found,) = diagnose(failed, passed, pairs=False)
     assert found.title == "“the sinks are 0.69315 (ln 2) times the given ones”"
     assert found.fits == frozenset(failed)
+
+
+class CausalZeros(Attention):
+    """Causal calls return a fresh output."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        """The output as it is returned."""
+        return super().stored(x, output * (0 if x.is_causal else 1))
+
+
+def test_zeros_are_called_zeros() -> None:
+    """Zeros are not called a sink or a guard, which give zeros only where they are too large to be known."""
+    failed, passed = sorted_out(CausalZeros, [case_named(name) for name in CAUSAL])
+    (found,) = diagnose(failed, passed, pairs=False)
+    assert found.title == "“the output is zeros”, only with is_causal"
+    assert {fault.name for fault in fitted(failed, tables=False)}.isdisjoint({"fitted-sink", "fitted-guard"})
 
 
 def test_a_region_is_a_part_of_an_output() -> None:
