@@ -23,7 +23,7 @@ from attention_conformance.conformance.faults.models.mha import Layer, LayerCall
 from attention_conformance.conformance.faults.models.sdpa import Array, Attention, Inputs, Model
 from attention_conformance.conformance.faults.models.tiles import TILED, State, Tiled
 from attention_conformance.conformance.faults.registry import Fault
-from attention_conformance.conformance.faults.sdpa.fills import Unguarded
+from attention_conformance.conformance.faults.sdpa.fills import NoMaximum, Unguarded
 from attention_conformance.conformance.faults.sdpa.fully_masked_rows import fully_masked, sinkless
 from attention_conformance.conformance.faults.sdpa.online_softmax import (
     FirstTileNan,
@@ -549,7 +549,16 @@ class EmptyRowSeesAll(Attention):
         return np.where(found.any(axis=3, keepdims=True), found, super().allowed(replace(x, mask=None)))
 
 
+class GuardedNoMaximum(NoMaximum):
+    """A row whose powers are all 0 is guarded, so that 0 is not divided by 0."""
+
+    def normalized(self, x: Inputs, powers: Array, total: Array, allowed: Array) -> Array:
+        return Attention.normalized(self, x, powers, total, allowed)
+
+
 def _softmaxes() -> Iterator[Form]:
+    title = "the maximum is not taken off before exp, and a row whose powers are all 0 gives zeros"
+    yield "form-maximum", "SDPA-14", title, GuardedNoMaximum
     title = "a row that a mask empties attends as if unmasked: the same finite number is added to all its scores"
     yield "form-empty-row", "SDPA-15", title, EmptyRowSeesAll
     yield "form-nan-row", "SDPA-23", "rows whose every score is NaN give zeros", NanRowZero

@@ -316,6 +316,23 @@ def test_zeros_are_called_zeros() -> None:
     assert {fault.name for fault in fitted(failed, tables=False)}.isdisjoint({"fitted-sink", "fitted-guard"})
 
 
+class BareExp(Attention):
+    """exp of the scores themselves, divided by a sum that is guarded."""
+
+    def top(self, x: Inputs, s: Array) -> Array:
+        """Nothing is taken off."""
+        return np.zeros((*x.shape[:3], 1), x.work)
+
+
+def test_exp_without_the_maximum_may_have_a_guard() -> None:
+    """Rows of zeros, where the powers underflow, are named as such, and not by two mistakes."""
+    names = ("plain", "softmax-one-hot", "softmax-shift-plus-1e5", "softmax-shift-minus-1e5", "softmax-shift-tiles")
+    failed, passed = sorted_out(BareExp, [case_named(name) for name in names])
+    (found,) = diagnose(failed, passed)
+    assert found.title == "“the maximum is not taken off before exp, and a row whose powers are all 0 gives zeros”"
+    assert found.fits == frozenset(failed)
+
+
 def test_a_region_is_a_part_of_an_output() -> None:
     """A part of an output is selected by its words."""
     assert np.argwhere(region("the last row holds", (1, 1, 3, 1)))[:, 2].tolist() == [2]
