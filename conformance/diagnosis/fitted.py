@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from attention_conformance.conformance.cases import AnyCase
@@ -47,6 +48,9 @@ WHOLE, LARGEST_SCORE = 0.01, math.log(1000)
 
 #: Numbers below this, added to scores around 1 in float32 at best, change nothing; and the title for that.
 NOTHING, UNMASKED = 1e-5, "masked scores are left as they are"
+
+#: A number that changes the output by at most this many units of its dtype's rounding is no explanation.
+UNITS = 4
 
 #: A number below this is tried as 0 before it is tried itself.
 TINY = 1e-9
@@ -514,9 +518,21 @@ def _solutions(family: Family, failed: Failed, several: bool) -> Iterator[Estima
                 continue
             if _explains_with(family, value, failed):
                 more = MORE.get(family.make)
+                if _is_rounding(family, value, failed):
+                    return
                 if more is None or not _explains_with(family, more(value), failed):
                     yield Estimate(failed, apart, value)
                 return
+
+
+def _is_rounding(family: Family, value: Array, failed: Failed) -> bool:
+    """Whether a number changes the output by a few units of its dtype's rounding at most, as other rounding does."""
+    make = in_operator(_with(family, lambda _: value), failed.case.operator)
+    found = np.asarray(computed(make, failed.case.inputs(failed.dtype)).output, np.float64)
+    right = np.asarray(failed.case.expected(failed.dtype).output, np.float64)
+    unit = float(ml_dtypes.finfo(failed.dtype).eps)
+    only = failed.reply.results.keys() == {"output"} and found.shape == right.shape
+    return only and bool((np.abs(found - right) <= UNITS * unit * np.abs(right)).all())
 
 
 def _explains_with(family: Family, value: Array, failed: Failed) -> bool:

@@ -549,6 +549,24 @@ class EmptyRowSeesAll(Attention):
         return np.where(found.any(axis=3, keepdims=True), found, super().allowed(replace(x, mask=None)))
 
 
+class Truncated(Attention):
+    """Results in half precision keep the upper bits of the wider number, whatever the lower ones are."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        return truncated(super().stored(x, output), output)
+
+    def stored_weights(self, x: Inputs, weights: Array) -> Array:
+        return truncated(super().stored_weights(x, weights), weights)
+
+
+def truncated(rounded: Array, wide: Array) -> Array:
+    """Numbers of 16 bits, each the next one towards zero where it was rounded away from zero."""
+    if rounded.dtype.itemsize != 2:
+        return rounded
+    away = np.abs(rounded.astype(wide.dtype)) > np.abs(wide)
+    return (rounded.view(np.uint16) - away.astype(np.uint16)).view(rounded.dtype)
+
+
 class GuardedNoMaximum(NoMaximum):
     """A row whose powers are all 0 is guarded, so that 0 is not divided by 0."""
 
@@ -559,6 +577,7 @@ class GuardedNoMaximum(NoMaximum):
 def _softmaxes() -> Iterator[Form]:
     title = "the maximum is not taken off before exp, and a row whose powers are all 0 gives zeros"
     yield "form-maximum", "SDPA-14", title, GuardedNoMaximum
+    yield "form-truncated", "SDPA-25", "results in half precision are truncated, not rounded", Truncated
     title = "a row that a mask empties attends as if unmasked: the same finite number is added to all its scores"
     yield "form-empty-row", "SDPA-15", title, EmptyRowSeesAll
     yield "form-nan-row", "SDPA-23", "rows whose every score is NaN give zeros", NanRowZero

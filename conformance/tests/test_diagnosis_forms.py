@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from attention_conformance.conformance.cases import case_named, every_case
+from attention_conformance.conformance.diagnosis.explanation import Passed
 from attention_conformance.conformance.diagnosis.fitted import fitted
 from attention_conformance.conformance.diagnosis.forms import forms_of
 from attention_conformance.conformance.diagnosis.match import diagnose
@@ -16,9 +17,10 @@ from attention_conformance.conformance.faults.models.sdpa import Array, Attentio
 from attention_conformance.conformance.faults.models.tiles import State, Tiled
 from attention_conformance.conformance.faults.sdpa.online_softmax import OutputNotRescaled, TotalNotRescaled
 from attention_conformance.conformance.faults.sdpa.sinks import SinkCountsPerTile
-from attention_conformance.conformance.faults.trials import Failed, explains
+from attention_conformance.conformance.faults.trials import Failed, explains, trial
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.conformance.tests.test_diagnosis_choice import PROFILE, sorted_out
+from attention_conformance.impls.contract import Profile
 
 PLAIN = ("plain", "plain-square", "plain-tall", "width-6", "one-query", "scale-given", "invalid-lengths")
 CAUSAL = ("plain", "causal-square", "causal-more-keys", "causal-more-queries", "causal-one-query")
@@ -331,6 +333,42 @@ def test_exp_without_the_maximum_may_have_a_guard() -> None:
     (found,) = diagnose(failed, passed)
     assert found.title == "“the maximum is not taken off before exp, and a row whose powers are all 0 gives zeros”"
     assert found.fits == frozenset(failed)
+
+
+class UpperBits(Attention):
+    """The upper 16 bits of float32 are stored as bfloat16."""
+
+    def stored(self, x: Inputs, output: Array) -> Array:
+        """The output as it is returned."""
+        return (output.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).view(x.dtype)
+
+
+class RoundedWeights(Attention):
+    """The weights are rounded to bfloat16 before the product with the values."""
+
+    def summed(self, x: Inputs, weights: Array, allowed: Array, v: Array) -> Array:
+        """The output."""
+        return super().summed(x, weights.astype(x.dtype).astype(x.work), allowed, v)
+
+
+def in_bfloat16(make: type[Model]) -> list[str]:
+    """The titles of the diagnosis of the plain calls in bfloat16 that fail in the profile wide."""
+    failed, passed = [], []
+    for case in (case_named(name) for name in PLAIN if "bfloat16" in case_named(name).dtypes):
+        found = trial(make, case, "bfloat16", Profile.WIDE)
+        if found.verdict.failure is None:
+            passed.append(Passed(case, "bfloat16", Profile.WIDE))
+        else:
+            failed.append(Failed(case, "bfloat16", Profile.WIDE, found.verdict.failure, found.reply))
+    assert failed
+    return [each.title for each in diagnose(failed, passed, pairs=False)]
+
+
+def test_truncation_is_not_a_factor() -> None:
+    """An output whose lower bits are cut is named so, and not by a factor near 1; other rounding is not."""
+    title = "“results in half precision are truncated, not rounded”"
+    assert in_bfloat16(UpperBits) == [title]
+    assert title not in in_bfloat16(RoundedWeights)
 
 
 def test_a_region_is_a_part_of_an_output() -> None:
