@@ -24,6 +24,7 @@ from attention_conformance.impls import memory_layouts
 from attention_conformance.impls.backend import Backend, backend
 from attention_conformance.impls.contract import (
     Call,
+    FixedOptionError,
     Function,
     Implementation,
     ImplementationError,
@@ -294,6 +295,8 @@ def _replied(
             return _call_prepared(implementation, request, other, around)
     except (Crashed, TimedOut):  # by a program or a rank that was run here: an outcome of its own
         raise
+    except FixedOptionError as error:  # without the type: no function's own refusal reads like this
+        return Reply("unsupported", text=str(error))
     except NotImplementedError as error:
         return Reply("unsupported", text=text(error))
     except Exception as error:

@@ -268,6 +268,17 @@ class Returning:
             as_accepted(error)
 
 
+#: Beginning of the reason of a call with another value of an option than the one that a model's graph holds.
+FIXED = "the model is fixed to "
+
+
+class FixedOptionError(NotImplementedError):
+    """A model holds another value of an option than the call has; it never promised to take other values."""
+
+    def __init__(self, name: str, value: object) -> None:
+        super().__init__(f"{FIXED}{name}={value!r}")
+
+
 class InputError(Exception):
     """Something that the user named or wrote cannot be used; the text is one sentence."""
 

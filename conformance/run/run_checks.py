@@ -20,7 +20,7 @@ from attention_conformance.conformance.judging.outcomes import EXECUTED, Outcome
 from attention_conformance.conformance.run.raised import limit_lines
 from attention_conformance.conformance.run_case import LACKING
 from attention_conformance.conformance.targets import Selection, Target
-from attention_conformance.impls.contract import DTYPES, Implementation
+from attention_conformance.impls.contract import DTYPES, FIXED, Implementation
 from attention_conformance.impls.operators import OPERATORS, SDPA
 from attention_conformance.impls.process.pool import Crashed, Pool, TimedOut
 from attention_conformance.impls.select import builtin
@@ -270,6 +270,10 @@ SHOWN = 4
 #: operator of one layout).
 REFUSED_SHARE, REFUSED_LEAST = 0.9, 20
 
+#: Beginnings of the reasons of calls that an implementation never promised to take: a keyword that its signature lacks,
+#: and another value of an option than the one that a model holds.
+UNPROMISED = (LACKING, FIXED)
+
 
 def refusing_lines(results: Iterable[Result], *, all_valid: bool = False) -> list[str]:
     """Lines on implementations that refused nearly every call that their signature promises, with the commonest reason.
@@ -279,7 +283,7 @@ def refusing_lines(results: Iterable[Result], *, all_valid: bool = False) -> lis
     known = asked_cases()
     groups: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in results:
-        if not result.reason.startswith(LACKING) and result.outcome is not Outcome.NOT_APPLICABLE:
+        if not result.reason.startswith(UNPROMISED) and result.outcome is not Outcome.NOT_APPLICABLE:
             groups[result.implementation, result.device].append(result)
     lines = []
     for (name, device), group in groups.items():
@@ -394,7 +398,7 @@ def refused(results: Iterable[Result]) -> list[Refused]:
     known = asked_cases()
     groups: dict[str, list[tuple[AnyCase, Result]]] = defaultdict(list)
     for result in results:
-        if result.case in known and not result.reason.startswith(LACKING):
+        if result.case in known and not result.reason.startswith(UNPROMISED):
             groups[result.implementation].append((known[result.case], result))
     return [each for name, group in groups.items() for each in _refused_by(name, group)]
 

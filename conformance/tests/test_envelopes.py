@@ -199,6 +199,22 @@ def test_who_refuses_nearly_all_that_is_promised_fails() -> None:
     assert not refusing_lines(results([(name, Outcome.NOT_APPLICABLE, "needs") for name in SOME]))
 
 
+def test_other_values_of_a_fixed_option_are_not_promised() -> None:
+    """Refusing them fails nothing, however many there are; a function's own refusal in the same words still fails."""
+    kept = [(name, *RAN) for name in SOME[38:]]
+    fixed = "the model is fixed to is_causal=True"
+    assert not refusing_lines(results([*((name, Outcome.UNSUPPORTED, fixed) for name in SOME[:38]), *kept]))
+    said = (Outcome.UNSUPPORTED, f"NotImplementedError: {fixed}")
+    assert refusing_lines(results([*((name, *said) for name in SOME[:38]), *kept]))
+
+
+def test_a_model_with_a_fixed_option_that_refuses_what_it_promises_fails() -> None:
+    """Calls with the fixed value are promised: a model that refuses nearly all of them is broken."""
+    fixed = [(name, Outcome.UNSUPPORTED, "the model is fixed to is_causal=True") for name in SOME[:15]]
+    (line,) = refusing_lines(results([*fixed, *((name, *REFUSED) for name in SOME[15:])]))
+    assert line.startswith("it on cpu refused 25 of 25 calls")
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_selection_in_which_nearly_all_is_refused_fails_nothing(whole: bool) -> None:
     """Refusing nearly all of a selection is only a hint: it may hold just the refused calls (``--quick`` for ORT)."""

@@ -313,3 +313,10 @@ def test_a_keyword_that_is_not_declared_is_not_refused() -> None:
     made = results(lambda case: Outcome.UNSUPPORTED if "window" in case.keywords else Outcome.PASSED)
     lacking = [r if r.outcome is Outcome.PASSED else replace(r, reason="no keyword window") for r in made]
     assert refused(lacking) == []
+
+
+def test_other_values_of_a_fixed_option_are_not_refused() -> None:
+    """A call with another value than the one that a model's graph holds is not a refusal of the keyword."""
+    made = results(lambda case: Outcome.UNSUPPORTED if "scale" in case.keywords else Outcome.PASSED)
+    fixed = [r if r.outcome is Outcome.PASSED else replace(r, reason="the model is fixed to scale=0.125") for r in made]
+    assert refused(fixed) == []

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 
-from attention_conformance.impls.contract import Call, Function, ImplementationError
+from attention_conformance.impls.contract import Call, FixedOptionError, Function, ImplementationError
 from attention_conformance.impls.foreign import text as naming
 from attention_conformance.impls.foreign.declared import Declared, Foreign
 from attention_conformance.impls.foreign.text import ModelSpec
@@ -129,7 +129,7 @@ class Fitting:
         """Refuse a call whose options the graph does not hold."""
         for name, value in self._spec.fixed.items():
             if not _same(value, _option_value(name, call), call.dtype):
-                raise NotImplementedError(f"the model is fixed to {name}={value!r}")
+                raise FixedOptionError(name, value)
 
     def _filled(self, call: Call) -> dict[str, np.ndarray]:
         """The inputs that the call does not give as arrays: options as scalars, and values that change nothing."""
