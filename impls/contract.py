@@ -55,6 +55,42 @@ class Profile(StrEnum):
     TF32 = "tf32"  # float32 matmul operands are rounded to 11 significant bits
 
 
+#: The profiles of a dtype, from strict to loose; the others mean nothing there: only float32 is multiplied in TF32, and
+#: only half precision is narrower than what scores and weights are kept in.
+PROFILES: Mapping[str, tuple[Profile, ...]] = {
+    "float64": (Profile.WIDE,),
+    "float32": (Profile.WIDE, Profile.TF32),
+    "float16": (Profile.WIDE, Profile.FUSED, Profile.STORAGE),
+    "bfloat16": (Profile.WIDE, Profile.FUSED, Profile.STORAGE),
+}
+
+
+def checked_profile(name: str, dtype: str) -> Profile:
+    """The profile with a name, where a dtype has it.
+
+    Parameters
+    ----------
+    name
+        Name of a profile, such as "fused".
+    dtype
+        Dtype, such as "float16".
+
+    Returns
+    -------
+    Profile
+        The profile.
+
+    Raises
+    ------
+    ValueError
+        For a name that is no profile's, and for a profile that means nothing for the dtype: its bounds would be wider
+        than any rounding of the dtype explains.
+    """
+    if name not in PROFILES[dtype]:
+        raise ValueError(f"profile is {str(name)!r}; expected one of {', '.join(PROFILES[dtype])} in {dtype}")
+    return Profile(name)
+
+
 @dataclass(frozen=True)
 class Call:
     """The part of a call that a compiler may specialise on.

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from attention_conformance.impls import envelope, jax, numpy, onnx, ranks, torch
-from attention_conformance.impls.contract import DTYPES, Framework, Implementation, ImplementationError, Layout, Profile
+from attention_conformance.impls.contract import (
+    DTYPES,
+    Framework,
+    Implementation,
+    ImplementationError,
+    Layout,
+    checked_profile,
+)
 from attention_conformance.impls.envelope import Envelope
 from attention_conformance.impls.foreign.text import foreign
 from attention_conformance.impls.frameworks import SeveralFrameworksError, framework_in
@@ -204,10 +211,13 @@ def with_attributes(implementation: Implementation, attributes: dict[str, Any]) 
             if unknown:
                 raise ValueError(f"{sorted(unknown)[0]!r} is not one of {', '.join(DTYPES)}")
         if "profiles" in attributes:
-            changes["profiles"] = {key: Profile(value) for key, value in dict(attributes["profiles"]).items()}
-            unknown = {key.removeprefix("cpu-").removeprefix("cuda-") for key in changes["profiles"]} - set(DTYPES)
+            dtypes = {key: key.removeprefix("cpu-").removeprefix("cuda-") for key in dict(attributes["profiles"])}
+            unknown = set(dtypes.values()) - set(DTYPES)
             if unknown:
                 raise ValueError(f"{sorted(unknown)[0]!r} in profiles is not one of {', '.join(DTYPES)}")
+            changes["profiles"] = {
+                key: checked_profile(value, dtypes[key]) for key, value in dict(attributes["profiles"]).items()
+            }
         if "operator" in attributes:
             changes |= _of_operator(implementation, attributes["operator"])
         if "layout" in attributes:

@@ -24,6 +24,7 @@ from attention_conformance.impls.contract import (
     InputError,
     Layout,
     Profile,
+    checked_profile,
 )
 from attention_conformance.impls.envelope import Shape
 from attention_conformance.impls.operators import SDPA
@@ -89,11 +90,15 @@ def decided(
     problem = problem_of(task) if task else None
     if problem is not None:
         shape, dtype = shape or [",".join(map(str, problem.sizes))], dtype or [problem.dtype]
+    try:
+        allowed = [checked_profile(profile, each) for each in dtype or ["float32"]] if profile else []
+    except ValueError as error:
+        raise InputError(f"--profile {profile}: {error}") from None
     asked = Task(
         require=keywords,
         shapes=tuple(map(read_shape, shape)),
         dtypes=tuple(dtype) or ("float32",),
-        profile=Profile(profile) if profile else None,
+        profile=next(iter(allowed), None),
         device=device,
         own_work=own_work,
         named=require is not None or problem is not None,

@@ -222,6 +222,12 @@ def test_a_seed_asks_the_same_again(tmp_path: Path) -> None:
     )
 
 
+def test_a_profile_that_means_nothing_for_the_dtype_is_refused(tmp_path: Path) -> None:
+    """Only float32 is multiplied in TF32; in float64 its bounds would let half the digits be wrong."""
+    with pytest.raises(InputError, match="--profile tf32: profile is 'tf32'; expected one of wide in float64"):
+        decided(tmp_path, "", dtype=["float64"], profile="tf32")
+
+
 @pytest.mark.parametrize("shape", ["", "1,2", "1,3,2,4,4,8", "1,1,1,0,4,8", "a,b,c,d,e,f"])
 def test_a_shape_that_is_none_is_refused(shape: str) -> None:
     """The message has the expected form."""

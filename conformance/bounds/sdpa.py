@@ -48,7 +48,7 @@ from typing import Any
 import numpy as np
 
 from attention_conformance.conformance.spec.sdpa import Expected
-from attention_conformance.impls.contract import Profile
+from attention_conformance.impls.contract import PROFILES, Profile
 
 #: λ of the probabilistic bound: a sum leaves it with probability below 2 exp(−18) = 3e-8.
 LAMBDA = 6.0
@@ -140,9 +140,7 @@ def profiles(dtype: str) -> tuple[Profile, ...]:
     tuple[Profile, ...]
         The profiles; one where all are the same, as in float64.
     """
-    if dtype in ("float16", "bfloat16"):
-        return (Profile.WIDE, Profile.FUSED, Profile.STORAGE)
-    return (Profile.WIDE, Profile.TF32) if dtype == "float32" else (Profile.WIDE,)
+    return PROFILES[dtype]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from attention_conformance.conformance.spec import sdpa as reference
 from attention_conformance.impls.backend import to_numpy
-from attention_conformance.impls.contract import DTYPES, Implementation, Layout, Profile
+from attention_conformance.impls.contract import DTYPES, Implementation, Layout, Profile, checked_profile
 
 
 class HasArray(Protocol):
@@ -97,13 +97,8 @@ def layout_of(layout: Layout | str) -> Layout:
 
 
 def profile_of(profile: Profile | str | None, dtype: str) -> Profile:
-    """The profile with a name; for None, an ordinary plug-in's profile in a dtype.  Raises ValueError."""
-    if profile is None:
-        return _PLAIN.profile(dtype)
-    try:
-        return Profile(profile)
-    except ValueError:
-        raise ValueError(f"profile is {profile!r}; expected one of {', '.join(Profile)}") from None
+    """The profile with a name, which the dtype must have; for None, an ordinary plug-in's.  Raises ValueError."""
+    return _PLAIN.profile(dtype) if profile is None else checked_profile(profile, dtype)
 
 
 def dtype_of(arrays: Mapping[str, np.ndarray]) -> str:

@@ -266,6 +266,7 @@ def tables(rows: int, pairs: int = 4) -> dict[str, np.ndarray]:
         ({"kv_lengths": [8, 1]}, ValueError, "there are 7 keys"),
         ({"kv_lengths": [7, 1, 1]}, ValueError, "3 entries"),
         ({"profile": "exact"}, ValueError, "expected one of wide"),
+        ({"profile": "storage"}, ValueError, "profile is 'storage'; expected one of wide, tf32 in float32"),
         ({"layout": "sbhd"}, ValueError, "'bhsd' or 'bshd'"),
         ({"grad_q": np.zeros((2, 2, 5, 8), np.float32)}, ValueError, "without grad_output"),
         ({"q": [[1.0]]}, TypeError, "expected an array, got builtins.list"),
