@@ -40,6 +40,9 @@ Window: TypeAlias = tuple[int | None, int | None]
 #: Arguments that hold whole numbers, and may be lists.
 WHOLE_NUMBERS = ("causal_offset", "kv_lengths", "cu_seqlens_q", "cu_seqlens_k", "block_table", "tree_parents")
 
+#: Options that are finite: the spec gives NaN and infinities no meaning there.
+_FINITE = ("scale", "softcap", "epsilon", "alibi_slopes", "head_scale", "rotary_cos", "rotary_sin")
+
 _PLAIN = Implementation("given", "given:none")
 
 
@@ -124,6 +127,14 @@ def check_options(keywords: Mapping[str, Any], arrays: Mapping[str, np.ndarray])
     for name in ("causal_offset", "kv_lengths", "tree_parents"):
         if name in keywords and keywords[name].dtype.kind not in "iu":
             raise TypeError(f"{name} is {keywords[name].dtype}; expected integers")
+    for name in (name for name in _FINITE if name in keywords):
+        if not np.isfinite(keywords[name]).all():
+            one = isinstance(keywords[name], float)
+            said = f"is {keywords[name]}; expected a finite number" if one else "has NaN or infinities"
+            raise ValueError(f"{name} {said}")
+    for name, left in (("sinks", "expected finite numbers or -inf"), ("bias", "SDPA-37 leaves the result open")):
+        if name in keywords and (np.isnan(keywords[name]) | np.isposinf(keywords[name])).any():
+            raise ValueError(f"{name} has NaN or +inf; {left}")
     batch = arrays["q"].shape[0] if "q" in arrays else None
     for name in ("causal_offset", "kv_lengths"):
         allowed = (1, batch) if name == "causal_offset" else (batch,)
@@ -181,6 +192,3 @@ def check_fit(arrays: Mapping[str, np.ndarray], keywords: Mapping[str, Any]) -> 
     for name, array in (("q", arrays["q"]), ("k", k), ("v", v)):
         if np.isinf(array).any():
             raise ValueError(f"{name} has an infinity; SDPA-37 leaves the result open")
-    bias = keywords.get("bias")
-    if bias is not None and (np.isnan(bias) | np.isposinf(bias)).any():
-        raise ValueError("bias has NaN or +inf; SDPA-37 leaves the result open")

@@ -42,10 +42,10 @@ def layer(
     arrays = {n: array_of(n, a) for n, a in (("x_q", x_q), ("w_q", w_q), ("w_k", w_k), ("w_v", w_v))}
     keywords: dict[str, Any] = {n: array_of(n, a) for n, a in options.items() if a is not None}
     dtype = dtype_of(arrays | {n: a for n, a in keywords.items() if n not in ("mask", "kv_lengths", "bias")})
+    keywords |= {n: float(x) for n, x in (("scale", scale), ("epsilon", epsilon)) if x is not None}
     check_options(keywords, {})
     flags = {"sequence_first": sequence_first, "is_causal": is_causal, "pre_norm": pre_norm}
     keywords |= {"heads": heads, **{n: True for n, on in flags.items() if on}}
-    keywords |= {n: float(x) for n, x in (("scale", scale), ("epsilon", epsilon)) if x is not None}
     normed = [n for n in (*_NORM, "epsilon") if n in keywords]
     if (normed or pre_norm) and len(normed) < 3:
         raise ValueError("gamma, beta and epsilon of a sub-layer must be given together")

@@ -262,6 +262,13 @@ def tables(rows: int, pairs: int = 4) -> dict[str, np.ndarray]:
         ({"block_mask": np.ones((1, 1), bool), "block_size": (0, 8)}, ValueError, "each 1 or more"),
         ({"tree_parents": [-1, 0, 1, 2, 4]}, ValueError, "TREE-4"),
         ({"softcap": 0.0}, ValueError, "above 0"),
+        ({"softcap": float("inf")}, ValueError, "softcap is inf; expected a finite number"),
+        ({"scale": float("nan")}, ValueError, "scale is nan; expected a finite number"),
+        ({"scale": np.float32("inf")}, ValueError, "scale is inf; expected a finite number"),
+        ({"alibi_slopes": np.full(2, np.nan, np.float32)}, ValueError, "alibi_slopes has NaN or infinities"),
+        ({"head_scale": np.full(2, np.inf, np.float32)}, ValueError, "head_scale has NaN or infinities"),
+        ({"rotary_cos": np.full((9, 4), np.nan, np.float32)}, ValueError, "rotary_cos has NaN or infinities"),
+        ({"sinks": np.full(2, np.inf, np.float32)}, ValueError, r"sinks has NaN or \+inf"),
         ({"window": (-1, 0)}, ValueError, "open side"),
         ({"kv_lengths": [8, 1]}, ValueError, "there are 7 keys"),
         ({"kv_lengths": [7, 1, 1]}, ValueError, "3 entries"),
@@ -298,6 +305,24 @@ def test_a_layer_is_checked() -> None:
         assert_layer_close(wrong, **arrays, heads=2)
     assert caught.value.clause == "MHA-7"
     assert "“the default scale of a layer is of all heads together, 1/√(H·D)”" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change", [{"scale": np.nan}, {"epsilon": np.inf}, {"bias": np.full((5, 5), np.nan, np.float32)}], ids=str
+)
+def test_an_option_of_a_layer_without_meaning_is_refused(change: dict[str, Any]) -> None:
+    """With a scale of NaN every result is NaN, which would pass."""
+    nothing = np.full((2, 5, 8), np.nan, np.float32)
+    normed = {"gamma": drawn(8), "beta": drawn(8)} if "epsilon" in change else {}
+    with pytest.raises(ValueError, match=f"{next(iter(change))} (is|has)"):
+        assert_layer_close(nothing, **layer(), **normed, heads=2, **change)
+
+
+def test_a_sink_may_be_minus_infinity() -> None:
+    """(SDPA-38) It changes nothing."""
+    q, k, v = problem()
+    sinks = np.full(2, -np.inf, np.float32)
+    assert assert_close(right(q, k, v), q, k, v, sinks=sinks).share <= 1
 
 
 def test_a_diagnosis_within_a_handler_is_the_same() -> None:
