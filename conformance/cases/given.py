@@ -163,7 +163,7 @@ class GivenRows(GivenSdpa):
         past = keywords.get("past_key")
         keys = k.shape[2] + (0 if past is None else past.shape[2])
         group = q.shape[1] // k.shape[1]
-        rows = np.asarray(self.rows)
+        rows = np.asarray(self.rows, np.int64)
         wide = max(q.shape[3], v.shape[3], 1)
         step = max(1, min(KEYS_AT_ONCE // (keys * wide * group + 1), k.shape[1]))
         block = max(1, SCORES_AT_ONCE // (step * group * keys + 1))

@@ -145,7 +145,8 @@ def over_groups(array: Array, heads: int) -> Array:
         (B, Hkv, …).
     """
     batch, query_heads, *rest = array.shape
-    return array.reshape(batch, heads, query_heads // heads, *rest).sum(axis=2)
+    group = query_heads // heads if heads else 0  # no heads at all, where Hq = 0
+    return array.reshape(batch, heads, group, *rest).sum(axis=2)
 
 
 def sum_to(array: Array, shape: tuple[int, ...]) -> Array:

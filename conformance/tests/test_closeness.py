@@ -157,6 +157,18 @@ def test_a_past_is_joined() -> None:
         assert_close(output, q, *new, is_causal=True, present_key=k + 1, present_value=v, **past)
 
 
+@pytest.mark.parametrize("sizes", [(1, 2, 0), (1, 0, 5), (0, 2, 5)], ids=["no-rows", "no-query-heads", "no-batch"])
+def test_a_call_without_queries_is_checked(sizes: tuple[int, int, int]) -> None:
+    """Nothing can be wrong in an empty output but its shape, and the gradients of k and v are zeros."""
+    b, hq, sq = sizes
+    q, k = np.zeros((b, hq, sq, 8), np.float32), np.zeros((b, 2, 7, 8), np.float32)
+    grads = {"grad_output": q, "grad_q": q, "grad_k": k, "grad_v": k}
+    assert assert_close(q, q, k, k, **grads).share == 0
+    assert error_share(q, q, k, k, **grads) == 0
+    with pytest.raises(NotClose, match="output has shape"):
+        assert_close(q[..., :4], q, k, k)
+
+
 def test_gradients_are_checked() -> None:
     """Right gradients pass; each of them, doubled, is refused by its clause."""
     q, k, v = problem(heads=4)
