@@ -173,7 +173,7 @@ def trial(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -> Tri
 def _trial(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -> Trial:
     reply = unchanged(make, case, dtype)
     if reply is not None:
-        return Trial(reply, case, dtype, profile, correct(make))
+        return Trial(_of_case(reply, case), case, dtype, profile, correct(make))
     return _called(make, case, dtype, profile)
 
 
@@ -182,7 +182,15 @@ def _called(make: type[Model], case: AnyCase, dtype: str, profile: Profile) -> T
     earlier = case.earlier()
     if earlier is not None and not earlier.unfit:
         call(_TRIAL[case.operator], request(earlier, dtype, "cpu"), function)
-    return Trial(call(_TRIAL[case.operator], request(case, dtype, "cpu"), function), case, dtype, profile)
+    reply = call(_TRIAL[case.operator], request(case, dtype, "cpu"), function)
+    return Trial(_of_case(reply, case), case, dtype, profile)
+
+
+def _of_case(reply: Reply, case: AnyCase) -> Reply:
+    """The reply with only the results that the case has: a user's own call may give some of those of its operator."""
+    if len(reply.results) <= len(case.results()):
+        return reply
+    return replace(reply, results={n: a for n, a in reply.results.items() if n in case.results()})
 
 
 _kept_trial = functools.lru_cache(maxsize=TRIALS)(_trial)

@@ -630,6 +630,22 @@ def test_a_mistake_of_other_operators_is_named(name: str, title: str) -> None:
     assert f"Diagnosis: this failure equals “{title}”" in str(caught.value)
 
 
+def test_a_merge_without_lse_is_diagnosed() -> None:
+    """Only the output is given, so a mistake is compared by its output, and named."""
+    parts, lses = [drawn(1, 2, 3, 4) for _ in range(2)], [drawn(1, 2, 3) for _ in range(2)]
+    with pytest.raises(NotClose, match="Diagnosis: this failure equals “parts averaged without weights”"):
+        assert_merge_close((parts[0] + parts[1]) / 2, parts, lses)
+
+
+def test_a_decoding_step_without_present_is_diagnosed() -> None:
+    """Only the output of a step is given, so a mistake is compared by its output, and named."""
+    (q, k, v), past_key, past_value = problem(1, 3), drawn(2, 2, 4, 8), drawn(2, 2, 4, 8)
+    cache = {"past_key": past_key, "past_value": past_value}
+    wrong = right(q, k, v, **cache, is_causal=True, causal_offset=0)
+    with pytest.raises(NotClose, match="Diagnosis: this failure equals “the causal offset ignored”"):
+        assert_close(wrong, q, k, v, **cache, is_causal=True)
+
+
 def pack(*lengths: tuple[int, int], heads: int = 2) -> dict[str, Any]:
     """Queries, keys and values of sequences of these lengths."""
     queries, keys = (np.cumsum([0, *each]).astype(np.int32) for each in zip(*lengths, strict=True))
