@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
-from attention_conformance.conformance.calls.arrays import Array, Number, WholeNumbers, Window
+from attention_conformance.conformance.calls.arrays import Array, Number, WholeNumbers, Window, layout_of
 from attention_conformance.conformance.calls.attention import attention
 from attention_conformance.conformance.calls.diagnosed import diagnosed
 from attention_conformance.conformance.calls.latent import latent
@@ -85,16 +85,22 @@ class NotClose(AssertionError):
         The whole text; reading it tries them too.
     """
 
-    def __init__(self, case: Any, reply: Reply, blank: Result, finding: Finding, note: str) -> None:
+    def __init__(
+        self, case: Any, reply: Reply, blank: Result, finding: Finding, note: str, hint: Callable[[], str] = str
+    ) -> None:
         super().__init__(finding.reason)
         self._case, self._reply, self._blank, self._finding, self._note = case, reply, blank, finding, note
+        self._hint = hint
         self.share = float("inf") if blank.share is None else blank.share
         self.failure = finding.failure.value
         self.result = finding.reason.rpartition(": ")[2].split()[0]
 
     @functools.cached_property
     def _explained(self) -> tuple[str, list[str]]:
-        """The clause, and the lines of a diagnosis."""
+        """The clause, and the lines of a diagnosis, or a hint that makes a diagnosis needless."""
+        hint = self._hint()
+        if hint:
+            return self._finding.broken, [f"Hint:     {hint}"]
         return diagnosed(self._case, self._reply, self._blank, self._finding)
 
     @property
@@ -249,8 +255,8 @@ def assert_close(
         Where the inputs do not fit together, or the spec leaves the result open (SDPA-37, GRAD-15).
     """
     __tracebackhide__ = True
-    return _raise_unless_close(attention(
-        output, q, k, v,
+    ask = functools.partial(
+        attention, output, q, k, v,
         mask=mask, bias=bias, is_causal=is_causal, causal_offset=causal_offset, window=window,
         kv_lengths=kv_lengths, scale=scale, softcap=softcap, sinks=sinks,
         alibi_slopes=alibi_slopes, head_scale=head_scale, rotary_cos=rotary_cos,
@@ -258,8 +264,9 @@ def assert_close(
         tree_parents=tree_parents, past_key=past_key, past_value=past_value,
         weights=weights, lse=lse, present_key=present_key, present_value=present_value,
         grad_output=grad_output, grad_q=grad_q, grad_k=grad_k, grad_v=grad_v, grad_bias=grad_bias,
-        profile=profile, layout=layout, rows=rows, seed=seed,
-    ))  # fmt: skip
+        profile=profile, rows=rows, seed=seed,
+    )  # fmt: skip
+    return _raise_unless_close_in(ask, layout)
 
 
 @_nearest_named
@@ -643,7 +650,7 @@ def assert_merge_close(
         Where the inputs do not fit together, or the spec leaves the result open (MERGE-16).
     """
     __tracebackhide__ = True
-    return _raise_unless_close(merge(output, outputs, lses, lse, layout, profile))
+    return _raise_unless_close_in(functools.partial(merge, output, outputs, lses, lse, profile=profile), layout)
 
 
 @_nearest_named
@@ -700,25 +707,25 @@ def assert_latent_close(
         "q": q, "q_rope": q_rope, "latents": latents, "k_rope": k_rope, "w_uk": w_uk, "w_uv": w_uv,
     }  # fmt: skip
     options = {"is_causal": is_causal, "causal_offset": causal_offset, "kv_lengths": kv_lengths, "scale": scale}
-    return _raise_unless_close(
-        latent(given_arrays, options, {"output": output, "lse": lse}, profile, layout, rows, seed)
-    )
+    results = {"output": output, "lse": lse}
+    ask = functools.partial(latent, given_arrays, options, results, profile=profile, wanted=rows, seed=seed)
+    return _raise_unless_close_in(ask, layout)
 
 
 # From a question to a verdict.
 
 
-def _one_thread(decide: Callable[[Question], T]) -> Callable[[Question], T]:
+def _one_thread(decide: Callable[P, T]) -> Callable[P, T]:
     """The function with one thread in NumPy's products: they are small, and more threads spin between them.
 
     On two busy cores more threads took 9 s of processor time where one thread takes 2 s.
     """
 
     @functools.wraps(decide)
-    def alone(question: Question) -> T:
+    def alone(*arguments: P.args, **keywords: P.kwargs) -> T:
         __tracebackhide__ = True
         with blas().limit(limits=1):
-            return decide(question)
+            return decide(*arguments, **keywords)
 
     return alone
 
@@ -730,9 +737,38 @@ def _share(question: Question) -> float:
     return max((float("inf") if s is None else s for s in shares), default=0.0)
 
 
+#: The layout that a caller may have meant instead of each, and the axes of its arrays.
+OTHER_LAYOUT = {Layout.BHSD: (Layout.BSHD, "(B, S, H, D)"), Layout.BSHD: (Layout.BHSD, "(B, H, S, D)")}
+
+
+def _raise_unless_close_in(ask: Callable[..., Question], layout: Layout | str) -> Closeness:
+    """The closeness of arrays in a layout.  Raises NotClose and ValueError with a hint where the other layout is meant.
+
+    Only results that are close when all arrays are read in the other layout say that it is meant.
+    """
+    __tracebackhide__ = True
+    other, axes = OTHER_LAYOUT[layout_of(layout)]
+
+    def hint() -> str:
+        try:
+            close = _share(ask(layout=other)) <= 1
+        except (TypeError, ValueError):  # the arrays do not fit together in the other layout
+            return ""
+        return f'the arrays look like {axes}: pass layout="{other.value.lower()}"' if close else ""
+
+    try:
+        question = ask(layout=layout)
+    except ValueError as error:
+        meant = hint()
+        if not meant:
+            raise
+        raise ValueError(f"{error}; {meant}") from None
+    return _raise_unless_close(question, hint)
+
+
 @_one_thread
-def _raise_unless_close(question: Question) -> Closeness:
-    """The closeness that was found.  Raises NotClose."""
+def _raise_unless_close(question: Question, hint: Callable[[], str] = str) -> Closeness:
+    """The closeness that was found.  Raises NotClose, whose text has the hint if it is not empty."""
     __tracebackhide__ = True
     start = time.perf_counter()
     shares: dict[str, float] = {}
@@ -741,7 +777,7 @@ def _raise_unless_close(question: Question) -> Closeness:
         if finding is not None:
             result, finding, reply, _ = _judge_part(part, question, every_profile=True)  # says which profiles it keeps
             assert finding is not None  # which other profiles are kept decides nothing
-            raise NotClose(part.case, reply, result, finding, part.note)
+            raise NotClose(part.case, reply, result, finding, part.note, hint)
         shares |= {one.name: one.share for one in compared}
     share = max(shares.values(), default=0.0)
     seconds = time.perf_counter() - start

@@ -103,6 +103,38 @@ def test_the_wrong_places_are_those_of_the_caller() -> None:
         assert_close(*(a[1, 0] for a in (output, q, k, v)))
 
 
+@pytest.mark.parametrize("heads", [2, 5])
+def test_a_forgotten_layout_is_named(heads: int) -> None:
+    """Arrays (B, S, H, D) that are close in that layout, and only there, get a hint at it in place of a diagnosis."""
+    q, k, v = problem(heads=heads)[0], *(drawn(2, heads, 5, 8) for _ in range(2))
+    inside = [np.swapaxes(a, 1, 2) for a in (right(q, k, v, is_causal=True), q, k, v)]
+    with pytest.raises(NotClose) as caught:
+        assert_close(*inside, is_causal=True)
+    assert 'Hint:     the arrays look like (B, S, H, D): pass layout="bshd"' in str(caught.value)
+    with pytest.raises(NotClose) as caught:
+        assert_close(*inside)
+    assert "Hint:" not in str(caught.value)
+
+
+def test_a_forgotten_layout_is_named_where_the_arrays_do_not_fit() -> None:
+    """A mask that does not fit to arrays in another layout is refused with a hint at the layout."""
+    q, k, v = problem()
+    mask = np.tril(np.ones((5, 7), bool))
+    inside = [np.swapaxes(a, 1, 2) for a in (right(q, k, v, mask=mask), q, k, v)]
+    with pytest.raises(ValueError, match='pass layout="bshd"'):
+        assert_close(*inside, mask=mask)
+    with pytest.raises(ValueError, match=r"[^\"]$"):
+        assert_close(inside[0] + 1, *inside[1:], mask=mask)
+
+
+def test_a_layout_that_is_not_meant_is_named() -> None:
+    """Arrays (B, H, S, D) that are read as "bshd" get a hint at their layout."""
+    q, k, v = problem()
+    with pytest.raises((NotClose, ValueError)) as caught:
+        assert_close(right(q, k, v), q, k, v, layout="bshd")
+    assert 'the arrays look like (B, H, S, D): pass layout="bhsd"' in str(caught.value)
+
+
 @pytest.mark.parametrize("dropped", [1, 2])
 def test_missing_axes_are_taken_for_one(dropped: int) -> None:
     """Arrays (H, S, D) and (S, D) are taken as having one batch, or one batch and head."""
