@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from attention_conformance.conformance.bounds.sdpa import Bound, Options, Rounding, growth, rounding, score_error
+from attention_conformance.conformance.judging.compare import shares
+from attention_conformance.conformance.judging.judge import dtypes_of
 from attention_conformance.conformance.judging.message import place
 from attention_conformance.conformance.spec.sdpa import Expected
 from attention_conformance.impls.contract import Profile
@@ -22,6 +24,14 @@ READ = 2.0**-10
 
 #: The axes of the weights that softmax is not over.
 OTHER_AXES = {2: "query rows", 1: "heads", 0: "batches"}
+
+#: What lse by itself says, by its name, scores or lse where the output is right, and whether it is right.
+ALONE = {
+    ("scores", False): ": the scores or masks are wrong",
+    ("scores", True): ": what comes after them is wrong",
+    ("lse", False): ": the output is right, so only lse itself is wrong",
+    ("lse", True): ": it keeps its bound, and so does the output",
+}
 
 
 @dataclass(frozen=True)
@@ -58,14 +68,17 @@ def stage_errors(
     Returns
     -------
     tuple of Stage
-        Masks, scores, softmax and weighted sum from weights, only the scores from lse, and none without either.
+        Masks, scores, softmax and weighted sum from weights; from lse only the scores, or lse itself where the output
+        is right; and none without either.  Where the reference is not finite, lse must be of the same class.
     """
     got = {name: array.astype(np.float64) for name, array in results.items()}
     with np.errstate(all="ignore"):
         if "weights" in got:
             return _by_weights(got["output"], got["weights"], expected, options, rounding(dtype, profile))
         if "lse" in got:
-            return (Stage("scores", _worst(got["lse"] - expected.lse, bound.lse, np.isfinite(expected.lse))),)
+            right = (shares(got["output"], expected.output, bound.output, dtype) <= 1).all()
+            share = shares(got["lse"], expected.lse, bound.lse, dtypes_of("lse", dtype)[0]).max(initial=0.0)
+            return (Stage("lse" if right else "scores", float(share)),)
     return ()
 
 
@@ -85,7 +98,9 @@ def _by_weights(
     rows = allowed.any(axis=3)
     lost = r.store + r.underflow * p.shape[3]
     total = np.where(rows, p.sum(axis=3), 0.0)  # 1, or less with sinks
-    softmax = _worst(w.sum(axis=3) - total, np.full(rows.shape, kept + lost), np.ones_like(rows))
+    softmax = _worst(
+        w.sum(axis=3) - total, np.full(rows.shape, kept + lost), ~np.isnan(total) | ~np.isnan(w.sum(axis=3))
+    )
     others = [name for axis, name in OTHER_AXES.items() if w.size and np.all(np.abs(w.sum(axis) - 1) <= kept + lost)]
     v = np.where(np.isfinite(expected.v), expected.v, 0.0)
     size, summed = w @ np.abs(v), w @ v
@@ -116,10 +131,8 @@ def stage_lines(found: Sequence[Stage], results: Mapping[str, np.ndarray], expec
     softmax = next((s for s in found if s.name == "softmax" and s.share > 1), None)
     if softmax:
         verdict = f": the sums of the weights over the keys are not 1{softmax.note}"
-    if first and len(found) == 1:
-        verdict = ": the scores or masks are wrong"
-    if not first and len(found) == 1:
-        verdict = ": what comes after them is wrong"
+    if len(found) == 1:
+        verdict = ALONE[found[0].name, first is None]
     return [f"Stages:   {', '.join(texts)}{verdict}{note}", *_misplaced_lines(results, expected)]
 
 

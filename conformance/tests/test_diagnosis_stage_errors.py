@@ -141,6 +141,7 @@ def test_misplaced_weights_are_placed() -> None:
 LSE: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str]] = {
     "right": (lambda lse: lse, "scores right: what comes after them is wrong"),
     "shifted": (lambda lse: lse + 1e-3, "the scores or masks are wrong"),
+    "NaN": (lambda lse: np.where(lse == lse.max(), np.nan, lse), "scores wrong: the scores or masks are wrong"),
 }
 
 
@@ -148,7 +149,20 @@ LSE: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str]] = {
 def test_lse_tells_scores_from_what_follows(change: Callable[[np.ndarray], np.ndarray], said: str) -> None:
     """Without weights, lse shows whether the scores or a later stage is wrong."""
     expected = CASE.expected("float32")
-    assert said in lines({"output": expected.output, "lse": change(expected.lse)})
+    assert said in lines({"output": expected.output + 1, "lse": change(expected.lse)})
+
+
+@pytest.mark.parametrize("name", ["empty-row", "nan-key-alone"])
+def test_lse_that_is_not_finite_is_compared(name: str) -> None:
+    """An lse that is a number in place of −inf or NaN is itself wrong where the output is right."""
+    case = all_cases()[name]
+    expected = case.expected("float32")
+    results = {"output": expected.output, "lse": expected.lse}
+    assert found(results, case) == [Stage("lse", 0.0)]
+    filled = {**results, "lse": np.where(np.isfinite(expected.lse), expected.lse, -65502.0)}
+    assert found(filled, case) == [Stage("lse", np.inf)]
+    text = stage_lines(found(filled, case), filled, expected, "")
+    assert text == ["Stages:   lse wrong: the output is right, so only lse itself is wrong"]
 
 
 def test_without_weights_and_lse_nothing_is_said() -> None:
