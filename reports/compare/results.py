@@ -16,7 +16,7 @@ from attention_conformance.reports.text import words
 
 Key = tuple[str, str, str, str]
 
-#: A share of the bound below this is ignored, whatever its factor: it is mere rounding.
+#: A share of the bound below this is ignored for a case, whatever its factor: it is mere rounding.
 LEAST_SHARE = 0.1
 
 _KEPT = (Outcome.PASSED, Outcome.ADVISORY)
@@ -111,10 +111,10 @@ def _accuracy_change(key: Key, old: Result | None, new: Result | None, rules: Ru
     if old is None or new is None or old.outcome not in _KEPT or new.outcome not in _KEPT:
         return None
     place = dict(zip(CASE, key, strict=True))
-    return drift(key, old.share, new.share, rules.threshold("accuracy", **place))
+    return drift(key, old.share, new.share, rules.threshold("accuracy", **place), LEAST_SHARE)
 
 
-def drift(key: Key, old: float | None, new: float | None, factor: float) -> Change | None:
+def drift(key: Key, old: float | None, new: float | None, factor: float, least: float) -> Change | None:
     """The change of a share by more than a factor, None if either is not known or both are small.
 
     Parameters
@@ -127,13 +127,15 @@ def drift(key: Key, old: float | None, new: float | None, factor: float) -> Chan
         Error ÷ bound in the new run.
     factor
         Factor beyond which a drift counts.
+    least
+        The larger share has to reach this.
 
     Returns
     -------
     Change | None
         The change.
     """
-    if old is None or new is None or not max(old, new) >= LEAST_SHARE:
+    if old is None or new is None or not max(old, new) >= least:
         return None
     texts = _of_the_bound(old), _of_the_bound(new)
     if new > old * factor:

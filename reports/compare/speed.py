@@ -21,6 +21,11 @@ from attention_conformance.reports.text import percent
 #: Additional bytes of a call that are not reported: what an allocator takes at once.
 LEAST_BYTES = 1 << 20
 
+#: A share of the bound below this is ignored for a cell.  The worst shares of correct kernels scatter up to 0.21 in
+#: float32 (900 published cells) and up to 0.44 where bfloat16 stores all intermediate results (560 checks of one kernel
+#: on 280 inputs).  Weights rounded to bfloat16 in float32 have 45 and more.
+LEAST_SHARE = 0.5
+
 TIMED, UNSTABLE, INVALID, SKIPPED = "timed", "unstable", "invalid", "skipped"
 KNOWN = "known-deviation"
 
@@ -83,7 +88,7 @@ def _drifts(
     key: Key, old: Mapping[str, Any], new: Mapping[str, Any], rules: Rules, *, memory: bool
 ) -> Iterable[Change]:
     place = dict(zip(CELL, key, strict=True))
-    accuracy = drift(key, old.get("share"), new.get("share"), rules.threshold("accuracy", **place))
+    accuracy = drift(key, old.get("share"), new.get("share"), rules.threshold("accuracy", **place), LEAST_SHARE)
     if accuracy:
         yield accuracy
     before, after = (one.get("memory_bytes") for one in (old, new))

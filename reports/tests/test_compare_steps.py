@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from attention_conformance.bench.validity.checks import Call, check
+from attention_conformance.bench.workloads.arguments import make
+from attention_conformance.bench.workloads.presets import select
 from attention_conformance.conformance.judging.outcomes import Outcome, Result
+from attention_conformance.impls.contract import Profile
 from attention_conformance.reports.compare.changes import Kind, Level, Status
+from attention_conformance.reports.compare.compare import compare
+from attention_conformance.reports.input.read import read
 from attention_conformance.reports.tests.files import bench_run, cell, conformance_file, failed, result, steady
 from attention_conformance.reports.tests.files import timed as timed_cell
 from attention_conformance.reports.tests.test_compare import between
@@ -73,7 +81,7 @@ def test_small_drifts_of_accuracy_are_none(tmp_path: Path, old: float | None, ne
         (None, {}, Kind.NEW_CELL, Level.NOTE),
         ({"memory_bytes": 1 << 24}, {"memory_bytes": 1 << 25}, Kind.MEMORY, Level.WORSE),
         ({"memory_bytes": 1 << 25}, {"memory_bytes": 1 << 24}, Kind.LESS_MEMORY, Level.BETTER),
-        ({"share": 0.2}, {"share": 0.8}, Kind.ACCURACY, Level.WORSE),
+        ({"share": 0.05}, {"share": 0.6}, Kind.ACCURACY, Level.WORSE),
     ],
 )
 def test_steps_of_a_cell(
@@ -89,6 +97,42 @@ def test_steps_of_a_cell(
         files.append(bench_run(tmp_path / f"{side}.json", *cells))
     (change,) = between(*files).changes
     assert (change.kind, change.level, change.implementation) == (kind, level, "x")
+
+
+#: Worst shares of eight runs of the same two kernels on prefill-b1h8d64s512-causal in float32, each on its own inputs.
+SHARES = {
+    "tiled": (0.03594, 0.05221, 0.10423, 0.07437, 0.04990, 0.02924, 0.01967, 0.04331),
+    "eager": (0.03199, 0.04702, 0.19913, 0.10433, 0.02764, 0.02246, 0.01669, 0.03087),
+}
+
+
+def test_worst_shares_of_the_same_kernel_on_other_inputs_are_no_change(tmp_path: Path) -> None:
+    """No pair of runs of the bench of the same code is called less, or more, accurate."""
+    runs = []
+    for run in range(8):
+        cells = [timed_cell(name, 128, steady(1e-3), share=shares[run]) for name, shares in SHARES.items()]
+        runs.append(read([bench_run(tmp_path / f"{run}.json", *cells)]))
+    assert not [change for pair in permutations(runs, 2) for change in compare(*pair).changes]
+
+
+def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, bits: int) -> np.ndarray:
+    """Attention in float32 whose weights are rounded to so many bits."""
+    scores = q @ k.swapaxes(-1, -2) / np.float32(q.shape[-1] ** 0.5)
+    mantissa, exponent = np.frexp(np.exp(scores - scores.max(-1, keepdims=True)))
+    weights = np.ldexp(np.round(mantissa * 2.0**bits) / 2.0**bits, exponent).astype(np.float32)
+    return weights @ v / weights.sum(-1, keepdims=True)
+
+
+def test_a_kernel_that_rounds_its_weights_is_less_accurate(tmp_path: Path) -> None:
+    """Weights with 14 bits where there were 24 are within the bound, and a finding although the inputs differ."""
+    (workload,), files = select(["prefill-b1h8d64s128"]), []
+    for seed, bits in enumerate((24, 14)):
+        arrays, keywords = make(workload, "float32", seed)
+        got = {"output": _attention(**arrays, bits=bits)}
+        share = check(Call(workload, arrays, keywords, "float32", Profile.WIDE), got, seed)
+        files.append(bench_run(tmp_path / f"{bits}.json", timed_cell("x", 128, steady(1e-3), share=share)))
+    (change,) = between(*files).changes
+    assert (change.kind, change.level) == (Kind.ACCURACY, Level.WORSE)
 
 
 @pytest.mark.parametrize(
