@@ -79,6 +79,7 @@ def _calls() -> Iterator[Case]:
     yield case("repeat-causal-mask", "SDPA-29", "Five equal calls with causal.", replace(TILES, sq=65), is_causal=True, repeats=5, stays="several equal calls with causal")
     yield case("repeat-one-query-long", "SDPA-29", "Five equal calls of one query over 4,096 keys, which kernels split.", replace(TILES, hq=4, sq=1, sk=4096), repeats=5)
     yield case("repeat-long", "SDPA-29", "Five equal calls of 130 queries over 600 keys, with grouped heads.", replace(TILES, hq=4, sq=130, sk=600), repeats=5)
+    yield case("repeat-long-causal", "SDPA-29 SDPA-9", "Five equal causal calls of 300 queries over as many keys.", replace(TILES, sq=300, sk=300), is_causal=True, repeats=5)
     yield case("repeat-after-other-shape", "SDPA-29", "The same after a call of another shape (pytorch 148545).", SMALL, after="long", repeats=2)
     yield case("repeat-after-nan", "SDPA-29 SDPA-23", "NaN of the call before does not stay behind.", SMALL, after="nan-all", repeats=2)
     yield case("repeat-after-mask", "SDPA-29 SDPA-7", "The mask of the call before does not stay behind.", SMALL, after="mask-one-key", stays="a pair of calls made for this")

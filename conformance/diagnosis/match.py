@@ -284,7 +284,7 @@ def _single(
     """
     faults = [fault for operator in {f.case.operator: None for f in tried} for fault in candidates(operator)]
     clauses = Counter(clause for failed in left for clause in failed.case.clauses)
-    faults.sort(key=lambda fault: -clauses[fault.clause])
+    faults.sort(key=lambda fault: (fault.name == "form-tile", -clauses[fault.clause]))  # what needs no tile first
     tried = _one_of_each_exception(tried)  # a refusal must give all that are alike
     first = min(tried, key=lambda f: (not f.telling, f.size))
     shown = {fault: explains(fault.make, first) for fault in faults}

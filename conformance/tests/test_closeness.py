@@ -194,7 +194,7 @@ def test_a_call_without_queries_is_checked(sizes: tuple[int, int, int]) -> None:
     """Nothing can be wrong in an empty output but its shape, and the gradients of k and v are zeros."""
     b, hq, sq = sizes
     q, k = np.zeros((b, hq, sq, 8), np.float32), np.zeros((b, 2, 7, 8), np.float32)
-    grads = {"grad_output": q, "grad_q": q, "grad_k": k, "grad_v": k}
+    grads: dict[str, Any] = {"grad_output": q, "grad_q": q, "grad_k": k, "grad_v": k}
     assert assert_close(q, q, k, k, **grads).share == 0
     assert error_share(q, q, k, k, **grads) == 0
     with pytest.raises(NotClose, match="output has shape"):

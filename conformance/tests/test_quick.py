@@ -27,16 +27,16 @@ def test_a_clause_that_is_new_brings_its_smallest_case(tmp_path: Path, monkeypat
 
 
 def test_they_are_few() -> None:
-    """Quick cases are at most a quarter of all."""
-    assert len(quick_cases()) <= len(every_case()) / 4
+    """Quick cases are at most two in five of all: few faults need cases of their own for each set of keywords."""
+    assert len(quick_cases()) <= len(every_case()) * 2 / 5
 
 
 def test_what_is_chosen_catches_every_fault() -> None:
     """A case that is the only one to catch a fault is added, and a fault that a chosen case catches adds none."""
     without = quick({})
     other = next(name for name in every_case() if name not in without)
-    assert other in quick({"subtle": [other]})
-    assert quick({"plain": [without[0]]}) == without
+    assert other in quick({"subtle": {other: ("float32",)}})
+    assert quick({"plain": {without[0]: ("float32",)}}) == without
 
 
 def test_a_case_that_is_gone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
