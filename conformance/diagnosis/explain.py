@@ -45,8 +45,18 @@ SCRIPTS = 200
 #: Most threads that are named with an explanation.
 NAMED = 2
 
-STAYS_BEHIND = "the case passes by itself in a fresh process: an earlier call left something behind (SDPA-29)"
+#: Equal calls of a failed case before its failure is said to come from other calls: results of a race differ in some.
+REPEATED = 20
+
+STAYS_BEHIND = (
+    f"the case passes by itself in a fresh process, {REPEATED} times:"
+    " an earlier call left something behind, or it changes from call to call (SDPA-29)"
+)
 DIFFERS = "run again by itself, the result is different: it changes from call to call (SDPA-29)"
+OTHER_PATH = "the output of that call is right, so it takes another path"
+UNSTEADY = (
+    "the output of that call is right, and the first call's is not given again: it changes from call to call (SDPA-29)"
+)
 
 
 @dataclass(frozen=True)
@@ -199,8 +209,9 @@ def explain(
         for key, one_failed in known.items():
             lines[key] += _explained(one_failed, diagnosis)
         if not diagnosis.explanations:
+            unsteady = any(e.judged.result.failure is Failure.UNREPEATABLE for e in failed)
             for each in sorted(failed, key=lambda e: e.case.size)[:RUN_ALONE]:
-                lines[each.key] += _alone(each, pool.memory, timeout)
+                lines[each.key] += _alone(each, pool.memory, timeout, unsteady)
         found.append(diagnosis)
     return dict(lines), found
 
@@ -317,7 +328,12 @@ def _stages(each: Examined, pool: Pool, keywords: frozenset[str], timeout: float
             return []
         note = f" (from a second call, with {' and '.join(extra)})"
         if _output_ok(again, each) and not _output_ok(reply, each):
-            note += "; the output of that call is right, so it takes another path"
+            try:
+                plain = ask(each.target, replace(asked, repeats=REPEATED), pool, timeout)
+            except (Crashed, TimedOut):
+                return []
+            steady = not plain.unequal and all(same_bits(reply.results[n], a) for n, a in plain.results.items())
+            note += f"; {OTHER_PATH if steady else UNSTEADY}"
         reply = again
     expected = case.expected(dtype)
     if any(a.shape != getattr(expected, n).shape for n, a in reply.results.items()):
@@ -335,21 +351,31 @@ def _output_ok(reply: Reply, each: Examined) -> bool:
     return got.shape == expected.shape and compare("output", got, expected, limit, dtype).ok
 
 
-def _alone(each: Examined, memory: int | None, timeout: float | None) -> list[str]:
-    """Lines on a failure that is run again by itself, in a fresh process."""
+def _alone(each: Examined, memory: int | None, timeout: float | None, unsteady: bool) -> list[str]:
+    """Lines on a failure that is run again by itself, several times in a fresh process.
+
+    Where equal calls of any case are ``unsteady``, that it passes there does not say that an earlier call is to blame.
+    """
     result, reply = each.judged.result, each.judged.reply
     if reply is None or reply.status != "returned" or result.failure is Failure.STALE:
         return []
     pool = Pool(in_process=False, memory=memory)
     try:
-        again = ask(each.target, request(each.case, each.target.dtype, each.target.device), pool, timeout)
+        asked = request(each.case, each.target.dtype, each.target.device)
+        again = ask(each.target, replace(asked, repeats=REPEATED), pool, timeout)
     except (Crashed, TimedOut):
         return []
     finally:
         pool.close()
     blank = replace(result, outcome=Outcome.PASSED, failure=None, broken=None, reason="", message="")
-    if judge(again, each.case, blank).outcome is Outcome.PASSED:
+    passes = judge(again, each.case, blank).outcome is Outcome.PASSED
+    if passes and not unsteady:
         return [f"Diagnosis: {STAYS_BEHIND}"]
-    if again.status != reply.status or any(not same_bits(reply.results[n], a) for n, a in again.results.items()):
+    if (
+        passes
+        or again.unequal
+        or again.status != reply.status
+        or any(not same_bits(reply.results[n], a) for n, a in again.results.items())
+    ):
         return [f"Diagnosis: {DIFFERS}"]
     return []

@@ -672,7 +672,7 @@ def test_a_merge_without_lse_is_diagnosed() -> None:
 def test_a_decoding_step_without_present_is_diagnosed() -> None:
     """Only the output of a step is given, so a mistake is compared by its output, and named."""
     (q, k, v), past_key, past_value = problem(1, 3), drawn(2, 2, 4, 8), drawn(2, 2, 4, 8)
-    cache = {"past_key": past_key, "past_value": past_value}
+    cache: dict[str, Any] = {"past_key": past_key, "past_value": past_value}
     wrong = right(q, k, v, **cache, is_causal=True, causal_offset=0)
     with pytest.raises(NotClose, match="Diagnosis: this failure equals “the causal offset ignored”"):
         assert_close(wrong, q, k, v, **cache, is_causal=True)
