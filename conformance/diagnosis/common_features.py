@@ -120,7 +120,7 @@ def shared(fits: Sequence[Judged]) -> dict[str, Callable[[Judged], bool]]:
 
 
 def choices(conditions: Iterable[str]) -> list[tuple[str, ...]]:
-    """What a cause may be narrowed to: nothing, one condition, or two."""
+    """Sets of conditions that a cause may be narrowed to: none, one condition, or two."""
     return [(), *((words,) for words in conditions), *((b, a) for a, b in itertools.combinations(conditions, 2))]
 
 

@@ -357,7 +357,7 @@ def test_a_layer_is_checked() -> None:
 def test_an_option_of_a_layer_without_meaning_is_refused(change: dict[str, Any]) -> None:
     """With a scale of NaN every result is NaN, which would pass."""
     nothing = np.full((2, 5, 8), np.nan, np.float32)
-    normed = {"gamma": drawn(8), "beta": drawn(8)} if "epsilon" in change else {}
+    normed: dict[str, Any] = {"gamma": drawn(8), "beta": drawn(8)} if "epsilon" in change else {}
     with pytest.raises(ValueError, match=f"{next(iter(change))} (is|has)"):
         assert_layer_close(nothing, **layer(), **normed, heads=2, **change)
 
