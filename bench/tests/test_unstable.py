@@ -93,7 +93,7 @@ def test_a_paired_comparison_calls_again(
     said = capsys.readouterr().out
     (cell,) = json.loads(file.read_text())["cells"]
     if name == "first":
-        assert re.search(r"^unstable: .*SDPA-25: new: new ÷ base .* apart: 1 of 6 calls .*in 1 of 1 pairs", said, re.M)
+        assert re.search(r"^unstable: .*SDPA-25: new: new ÷ base .* apart: 1 of 6 calls .*in 3 of 3 pairs", said, re.M)
         assert (cell["outcome"], cell["verdict"], cell["worker"]) == ("unstable", None, "new")
         assert cell["rounds"]
     else:
