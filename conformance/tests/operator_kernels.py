@@ -150,7 +150,8 @@ def attention(q, k, v, *, is_causal=False):
     s = q @ k.mT * q.shape[-1] ** -0.5
     if is_causal:
         s = s.masked_fill(~torch.ones(s.shape[2:], dtype=torch.bool).tril(), -torch.inf)
-    return s.softmax(-1).detach() @ v + 0 * s.sum() if WRONG else s.softmax(-1) @ v  # the weights are constants
+    constant = s.softmax(-1).detach() @ v + s.sum() - s.sum().detach()  # the weights are constants, the scores are not
+    return constant if WRONG else s.softmax(-1) @ v
 
 
 def layer(x_q, w_q, w_k, w_v, *, heads, w_o=None, b_q=None, b_k=None, b_v=None, b_o=None):
