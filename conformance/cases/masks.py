@@ -85,6 +85,7 @@ def _mask() -> Iterator[Case]:
 
 def _bias() -> Iterator[Case]:
     yield case("bias", "SDPA-6", "A random bias in full shape.", SMALL, bias=random_bias(2.0), dtypes=ALL_DTYPES)
+    yield case("bias-five-batches", "SDPA-6", "Five batches, each with a bias of its own: the third is not read from the second.", replace(SMALL, b=5), bias=random_bias(3.0), needs="B > 2")
     yield case("bias-zero-one", "SDPA-6", "A bias of zeros and ones is not a mask.", SMALL, bias=_zero_one, data=numbered, stays="tells a bias from a mask by its values")
     yield case("bias-per-head", "SDPA-6 SDPA-8", "Distances times a slope per head (ALiBi).", SQUARE, bias=_alibi, stays="the bias that most models with one use")
     yield case("bias-one-query", "SDPA-6", "A bias with one query.", replace(SMALL, sq=1), bias=random_bias(2.0))
@@ -97,7 +98,6 @@ def _bias() -> Iterator[Case]:
 def _infinite_and_smallest() -> Iterator[Case]:
     off = mask_without(keys=slice(2, 5))
     row = mask_without(rows=slice(1, 2))
-    yield case("bias-five-batches", "SDPA-6", "Five batches, each with a bias of its own: the third is not read from the second.", replace(SMALL, b=5), bias=random_bias(3.0), needs="B > 2")
     yield case("bias-minus-inf", "SDPA-24 SDPA-6", "A bias of −inf is a mask.", SMALL, bias=bias_from(off, -np.inf), data=numbered, dtypes=ALL_DTYPES)
     yield case("bias-minus-inf-row", "SDPA-24 SDPA-15", "A row of −inf has no key: zeros, not NaN.", SMALL, bias=bias_from(row, -np.inf), dtypes=("float32", *HALVES), needs="Sq > 1")
     yield case("bias-minus-inf-all", "SDPA-24 SDPA-15", "A bias of −inf everywhere: zeros everywhere.", SMALL, bias=constant_bias(-np.inf), zeros=True)

@@ -31,9 +31,6 @@ from attention_conformance.impls.script import CARRIED, INDENT, WIDTH, applied, 
 #: takes 10 to 30 lines, and says what the numbers are.  Written numbers do without NumPy's random generator, whose
 #: stream may change between versions.
 LITERAL_NUMBERS = 1500
-
-#: About as many of an array's numbers are compared with a draw before all are.
-SAMPLE = 1000
 LITERAL_LINES = 40
 
 #: Most lines, beyond one per array, for which they always are: two rows of four numbers in float64 each.
@@ -41,6 +38,9 @@ LITERAL_ALWAYS = 12
 
 #: Most lines of a short form, and most numbers of a draw that are replaced one by one.
 SHORT, REPLACED = 16, 4
+
+#: About as many of an array's numbers are compared with a draw before all are.
+SAMPLE = 1000
 
 #: Most lines of one array in a brief form.
 BRIEF = 3

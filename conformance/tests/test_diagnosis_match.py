@@ -13,7 +13,6 @@ import pytest
 
 from attention_conformance.conformance.cases import AnyCase, every_case
 from attention_conformance.conformance.diagnosis import match
-from attention_conformance.conformance.diagnosis.candidates import candidates_of
 from attention_conformance.conformance.diagnosis.common_features import narrowing
 from attention_conformance.conformance.diagnosis.explain import explanation_text
 from attention_conformance.conformance.diagnosis.explanation import Explanation, Passed, combined, refuted, weighed
@@ -414,15 +413,36 @@ def test_an_explanation_is_refuted_where_weighing_it_leaves_a_contradiction(
         assert refuted(explanation, list(passed)) == bool(weighed(explanation, passed).contradicted)
 
 
-def test_a_second_mistake_must_show_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """“NaN in fully masked rows” with a right lse is not joined with a mistake that no failure shows alone."""
+def test_nan_beside_a_right_lse_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The softmax of frameworks gives NaN for −inf alone, and their logsumexp gives −inf."""
     cases = ("empty-row", "empty-all", "mask", "plain", "empty-row-lse", "lse", "mask-one-token", "empty-row-last")
     (best,) = judged(FAULTS["empty-row-nan-lse-right"].make, cases, monkeypatch)
     assert best.names == ("empty-row-nan-lse-right",)
-    gone = ("empty-row-nan-lse-right", "empty-row-nan")
-    others = [fault for fault in candidates_of("sdpa") if fault.name not in gone]
-    monkeypatch.setattr(match, "candidates_of", lambda operator: others)
-    assert [len(each.faults) for each in judged(best.faults[0].make, cases, monkeypatch)] == [1]
+
+
+def test_a_second_mistake_must_show_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake that fails no case alone, and only takes the first one's NaN from lse, is not a second one."""
+    cases = ("empty-row", "empty-all", "mask", "plain", "empty-row-lse")
+    failed, passed = sorted_out(replies(FAULTS["empty-row-nan-lse-right"].make, cases, monkeypatch))
+    left = [each for each in failed if each.case.name == "empty-row-lse"]
+    first = Explanation((FAULTS["fill-float64"],), frozenset(failed) - frozenset(left))
+    both = combined((FAULTS["fill-float64"], FAULTS["lse-of-empty-row-without-sink"]))
+    assert both is not None
+    assert all(explains(both, each) for each in left)
+    assert match._one_more([first], left, left, failed, passed) is None
+
+
+@pytest.mark.parametrize(("others", "yielded"), [(2, True), (3, False)])
+def test_of_many_cases_one_is_no_evidence_of_a_second_mistake(
+    others: int, yielded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more mistake is named for a single case only if few are left."""
+    cases = ("plain", "causal-more-keys", "plain-square", "causal-tiles")[: others + 1]
+    left, passed = sorted_out(replies(FAULTS["scale-twice"].make, (*cases, "one-key"), monkeypatch))
+    left = [each for each in left if each.dtype == "float32"]
+    beside = Explanation((FAULTS["scale-twice"], FAULTS["causal-strict"]), frozenset(left[:1]))
+    monkeypatch.setattr(match, "_one_more", lambda *_: beside)
+    assert (beside in match._explanations([], left, set(left), left, passed)) is yielded
 
 
 def test_a_narrowed_explanation_counts_what_speaks_against_it_still() -> None:

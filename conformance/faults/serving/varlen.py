@@ -275,8 +275,8 @@ class PackedWindowZeroIsOpen(Packed):
     """The code tests ``side > 0`` where −1 stands for an open side, and 0 is taken for it."""
 
     def options(self, x: Pack, n: int) -> dict[str, Any]:
-        left, right = x.options.get("window") or (None, None)
-        return {**x.options, "window": (left or None, right or None)} if x.options.get("window") else x.options
+        window = x.options.get("window")
+        return x.options if window is None else {**x.options, "window": tuple(side or None for side in window)}
 
 
 @fault("VARLEN-5", "windows are ignored over packed sequences", "tvm PR 18630")
