@@ -50,6 +50,7 @@ from attention_conformance.impls.process.limits import resident
 from attention_conformance.impls.process.noise import Noise
 from attention_conformance.impls.process.pool import Crashed, TimedOut
 from attention_conformance.impls.process.state import Moved, Setting, Watch
+from attention_conformance.impls.process.wire import said, sendable
 
 #: Results that have the axes of q, k or v, and so their layout; and arrays in the layout of the past.
 HEADS_OUTSIDE = ("output", "grad_q", "grad_k", "grad_v")
@@ -533,12 +534,12 @@ def _forget_context(error: BaseException, handled: BaseException | None) -> None
 
 def _trace(error: BaseException) -> str:
     trace = "".join(traceback.format_exception(type(error), error, _users(error))[-TRACEBACK_LINES:])
-    return trace.replace(os.getcwd() + os.sep, "")  # as the user would name the files
+    return sendable(trace.replace(os.getcwd() + os.sep, ""))  # as the user would name the files
 
 
 def _rest_of_message(error: BaseException) -> str:
     """The message after its first line: a foreign implementation has no frames of its own."""
-    return "\n".join(str(error).strip().splitlines()[1:][:TRACEBACK_LINES])
+    return "\n".join(said(error).strip().splitlines()[1:][:TRACEBACK_LINES])
 
 
 def _users(error: BaseException) -> TracebackType | None:
@@ -563,9 +564,9 @@ def text(error: BaseException) -> str:
         Type and first line of the message, with the lines that follow a colon at its end, cut after 300
         characters.
     """
-    said, *rest = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    first, *rest = [line.strip() for line in said(error).splitlines() if line.strip()] or [""]
     for line in rest:
-        if not said.endswith(":"):
+        if not first.endswith(":"):
             break
-        said += f" {line}"
-    return f"{type(error).__name__}: {said[:300]}"
+        first += f" {line}"
+    return f"{type(error).__name__}: {first[:300]}"

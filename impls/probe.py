@@ -21,6 +21,7 @@ from attention_conformance.impls.loading import load, load_function
 from attention_conformance.impls.operators import OPERATORS
 from attention_conformance.impls.process import state
 from attention_conformance.impls.process.state import Watch
+from attention_conformance.impls.process.wire import said
 
 #: Seconds that a result has to change after it was returned; any device computes a tiny input in less.
 SETTLES = 0.05
@@ -95,7 +96,7 @@ def _returned(implementation: Implementation, request: Request, renamed: Mapping
             again = [_value(implementation, *each) for each in named]
             return Returned(tuple(_changed_value(*pair) for pair in zip(first, again, strict=True)), names)
     except Exception as error:
-        return Returned(raised=f"{type(error).__name__}: {error}")
+        return Returned(raised=f"{type(error).__name__}: {said(error)}")
 
 
 def _renaming(function: Function, names: Mapping[str, str]) -> Function:

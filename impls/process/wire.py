@@ -162,7 +162,7 @@ def failure(number: bytes, error: BaseException, seconds: float) -> list[Any]:
     kinds = tuple(f"{each.__module__}.{each.__qualname__}" for each in type(error).__mro__[:20])
     trace = "".join(traceback.format_exception(error))[-CHUNK:]
     stderr = str(getattr(error, "stderr", ""))[-CHUNK:]
-    raised = Raised(*(_sendable(each) for each in (kinds, str(error)[:CHUNK], trace, stderr)))
+    raised = Raised(*(_sendable(each) for each in (kinds, said(error)[:CHUNK], trace, stderr)))
     table, record = msgspec.msgpack.encode([]), msgspec.msgpack.encode(raised)
     return [ANSWER.pack(MAGIC, RAISED, number, len(table), len(record), 0, seconds) + table + record]
 
@@ -172,11 +172,46 @@ def sealed(number: bytes) -> list[Any]:
     return [ANSWER.pack(MAGIC, SEALED, number, 0, 0, 0, 0.0)]
 
 
+def said(error: BaseException) -> str:
+    """The message of an exception as text that can be sent and printed, whatever its class does.
+
+    Parameters
+    ----------
+    error
+        Exception of a call.
+
+    Returns
+    -------
+    str
+        Its message, with a question mark for each lone surrogate; a note where its ``__str__`` raises.
+    """
+    try:
+        return sendable(str(error))
+    except Exception as second:
+        return f"(its message cannot be read: __str__ raises {type(second).__name__})"
+
+
+def sendable(text: str) -> str:
+    """A text without halves of surrogate pairs, which UTF-8 does not have.
+
+    Parameters
+    ----------
+    text
+        Any text.
+
+    Returns
+    -------
+    str
+        The text, with a question mark for each half.
+    """
+    return text.encode(errors="replace").decode()
+
+
 def _sendable(text: Any) -> Any:
     """Text without halves of surrogate pairs, which UTF-8 does not have."""
     if isinstance(text, tuple):
         return tuple(map(_sendable, text))
-    return text.encode(errors="replace").decode()
+    return sendable(text)
 
 
 def _plain(value: Any, arrays: list[np.ndarray]) -> Any:

@@ -10,6 +10,7 @@ import pytest
 from attention_conformance.impls import calls, memory_layouts
 from attention_conformance.impls.backend import backend
 from attention_conformance.impls.contract import Call, Implementation, Layout
+from attention_conformance.impls.process import wire
 
 
 def implementation(name: str, **rest: Any) -> Implementation:
@@ -51,6 +52,32 @@ def test_an_exception_is_said_in_its_first_line_and_what_a_colon_announces() -> 
     assert calls.text(RuntimeError("\n\n".join([*words, "at 0x1"]))) == f"RuntimeError: {' '.join(words)}"
     assert calls.text(ValueError("no such axis\nsee the manual")) == "ValueError: no such axis"
     assert calls.text(KeyError()) == "KeyError: "
+
+
+class Unreadable(ValueError):
+    """An exception without a readable message."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("bad argument in \udcff"), "ValueError: bad argument in ?"),
+        (Unreadable(), "Unreadable: (its message cannot be read: __str__ raises RuntimeError)"),
+    ],
+    ids=["half a surrogate pair", "raises"],
+)
+def test_any_message_of_an_exception_can_be_sent(error: Exception, text: str) -> None:
+    """A refusal is one whatever its message is: nothing of the reply ends the process that sends it."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise error
+
+    reply = calls.call(implementation("right"), request(), refuse)
+    assert (reply.status, reply.text) == ("raised", text)
+    wire.result(b"1" * 16, reply, 0.0, 1 << 20)
 
 
 def test_a_list_is_not_a_result() -> None:
