@@ -281,13 +281,16 @@ class _Sources:
         if framework := _framework(dotted):
             self.named.add(framework)
             return
-        parts = dotted.split(".")
-        for folder, length in itertools.product((path.parent, Path(self._folder)), range(len(parts) - 1, 0, -1)):
+        parts = dotted.lstrip(".").split(".")
+        level = len(dotted) - len(dotted.lstrip("."))
+        folders = (path.parents[min(level, len(path.parents)) - 1],) if level else (path.parent, Path(self._folder))
+        for folder, length in itertools.product(folders, range(len(parts) - 1, 0, -1)):
             near = folder.joinpath(*parts[:length]).with_suffix(".py")
             if near.is_file():
                 self.follow((near, parts[length]))
                 return
-        self.packages.add(parts[0])
+        if not level:
+            self.packages.add(parts[0])
 
     @staticmethod
     def annotations(path: Path, name: str) -> str:
@@ -304,7 +307,8 @@ class _Sources:
         found = [each.annotation for each in every if each.annotation is not None]
         found += [definition.returns] if definition.returns is not None else []
         text = " ".join(map(ast.unparse, found))
-        return re.sub(r"(?<![\w.])\w+", lambda word: imports.get(word[0], word[0]), text)
+        absolute = {bound: dotted for bound, dotted in imports.items() if not dotted.startswith(".")}
+        return re.sub(r"(?<![\w.])\w+", lambda word: absolute.get(word[0], word[0]), text)
 
     @staticmethod
     def imported(path: Path) -> set[str]:
@@ -357,13 +361,16 @@ def _returns(node: ast.AST) -> Iterator[ast.Return]:
 
 
 def _imports(node: ast.AST) -> dict[str, str]:
-    """The names that import statements within a node bind, each with the dotted name of its module or member."""
+    """The names that import statements within a node bind, each with the dotted name of its module or member.
+
+    That of a relative import begins with its dots.
+    """
     found: dict[str, str] = {}
     for each in ast.walk(node):
         if isinstance(each, ast.Import):
             found.update((a.asname, a.name) if a.asname else (a.name.split(".")[0],) * 2 for a in each.names)
         elif isinstance(each, ast.ImportFrom):
-            module = f"{each.module}." if each.module else ""
+            module = "." * each.level + (f"{each.module}." if each.module else "")
             found.update((a.asname or a.name, module + a.name) for a in each.names)
     return found
 

@@ -172,6 +172,28 @@ def test_a_framework_is_found_in_the_module_beside_it(source: str, tmp_path: Pat
     assert framework_in("kernels", "f", str(tmp_path)) == "torch"
 
 
+@pytest.mark.parametrize("source", ["from .torch import helper", "from . import torch", "from ..torch import helper"])
+def test_a_relative_import_is_no_package_of_its_name(source: str, tmp_path: Path) -> None:
+    """A module beside the file may be called torch; what it names decides."""
+    folder = tmp_path / "inner" if ".." in source else tmp_path
+    folder.mkdir(exist_ok=True)
+    (tmp_path / "torch.py").write_text("import numpy as np\ndef helper(q): return np.exp(q)\n", encoding="utf-8")
+    used = "torch.helper" if source.endswith("torch") else "helper"
+    path = folder / "mine.py"
+    path.write_text(f"{source}\ndef attention(q, k, v): return {used}(q)\n", encoding="utf-8")
+    assert framework_in(str(path), "attention", str(folder)) == "numpy"
+
+
+def test_a_relative_import_of_the_folder_above_is_followed(tmp_path: Path) -> None:
+    """Two dots are one folder up, and not a module beside the file."""
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "parts.py").write_text("import torch\ndef helper(q): return torch.exp(q)\n", encoding="utf-8")
+    (tmp_path / "inner" / "parts.py").write_text("def helper(q): return q\n", encoding="utf-8")
+    path = tmp_path / "inner" / "mine.py"
+    path.write_text("from ..parts import helper\ndef attention(q, k, v): return helper(q)\n", encoding="utf-8")
+    assert framework_in(str(path), "attention", str(path.parent)) == "torch"
+
+
 def test_a_package_says_by_what_it_requires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that names only a library of torch's gets tensors; one of a library for NumPy does not."""
     monkeypatch.setattr(importlib.metadata, "packages_distributions", lambda: {"natten": ["NATTEN"], "mine": ["mine"]})
