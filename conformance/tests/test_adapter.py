@@ -63,7 +63,7 @@ def found(pool: Pool, name: str, dtypes: tuple[str, ...] = ("float32",)) -> Find
         ("unfinished", "its result changes after it was returned: wait for it before returning"),
         (
             "attention_conformance.impls.tests.fakes:too_wide",
-            "its results are right, but in float64 instead of float32: convert them back",
+            "its results are right, but output is in float64 instead of float32: convert it",
         ),
         ("attention_conformance.impls.tests.fakes:transposed", "its output is (B, S, H, D): return (B, H, S, D)"),
         ("merged", "its output is (B, S, H·D), the heads merged: return (B, H, S, D)"),
@@ -102,7 +102,19 @@ def test_a_result_that_is_too_wide_in_half_precision_alone_is_named(pool: Pool) 
     """A second input, of the narrowest dtype of the run, shows a result that is too wide only in half precision."""
     finding = found(pool, "too_wide_in_half", ("float32", "float16"))
     assert finding is not None
-    assert finding.text == "its results are right, but in float32 instead of float16: convert them back"
+    assert finding.text == "its results are right, but output is in float32 instead of float16: convert it"
+
+
+def test_the_result_of_a_wrong_dtype_is_named(pool: Pool) -> None:
+    """An lse in half precision is named with the dtype that it must have, which is not that of q."""
+    finding = found(pool, "lse_in_half", ("bfloat16",))
+    assert finding is not None
+    assert finding.text == "its results are right, but lse is in bfloat16 instead of float32: convert it"
+
+
+def test_an_array_that_is_too_large_to_read_is_no_wrong_type(pool: Pool) -> None:
+    """An array of the function's own framework needs no other; its cases say that its shape is wrong."""
+    assert found(pool, "huge") is None
 
 
 @pytest.mark.parametrize("name", ["right", "wrong", "slightly_wrong", "nan", "careless", "raises", "refuses", "aborts"])

@@ -124,6 +124,19 @@ def too_wide_in_half(q: Any, k: Any, v: Any) -> Any:
     return output.astype(np.float32) if q.dtype == np.float16 else output
 
 
+def lse_in_half(q: Any, k: Any, v: Any, *, return_lse: bool = False) -> Any:
+    """Returns lse in the dtype of q."""
+    if not return_lse:
+        return right(q, k, v)
+    output, lse = right(q, k, v, return_lse=True)
+    return output, lse.astype(q.dtype)
+
+
+def huge(q: Any, k: Any, v: Any) -> Any:
+    """Returns a view of more elements than fit in memory."""
+    return np.broadcast_to(np.float32(0), (1 << 20, 1 << 20))
+
+
 def merged(q: Any, k: Any, v: Any) -> Any:
     """Returns (B, S, H·D)."""
     output = right(q, k, v)
