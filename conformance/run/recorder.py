@@ -320,6 +320,7 @@ class Recorder:
                 complete=self._complete(),
                 whole=targets.every_case_asked(self._config),
                 quick=targets.only_quick(self._config),
+                dtypes=self._config.getoption("dtype"),
                 hints=hints,
             )
         failed = self._sender is None and (self._nothing_ran() or self._conclusion.failures)

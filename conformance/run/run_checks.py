@@ -113,6 +113,7 @@ def conclude(
     complete: bool,
     whole: bool = True,
     quick: bool = False,
+    dtypes: Collection[str] = (),
     hints: Sequence[str] = (),
 ) -> Conclusion:
     """Conclusion from results; a run that was cut off says nothing about what is refused everywhere.
@@ -134,6 +135,8 @@ def conclude(
         are refused, that is only a hint then.
     quick
         True for the selection that shows every clause: an implementation that refuses all its valid calls fails.
+    dtypes
+        Values of ``--dtype``, which may leave out the only calls that give a keyword together with certain others.
     hints
         Further hints.
 
@@ -142,17 +145,16 @@ def conclude(
     Conclusion
         Failures of the run as a whole, and the lines to print at its end.
     """
-    everywhere = refused(results) if complete else []
-    failures = [each.line for each in everywhere if each.implementation not in implied and whole]
+    everywhere = refused(results, dtypes) if complete else []
+    told = [each for each in everywhere if each.implementation not in implied]
+    failures = [each.line for each in told if whole and not each.in_part]
     failures += shortcomings(required(require), results, not_installed)
     refusing = refusing_lines(results) if complete else []
     broken = refusing if whole else refusing_lines(results, all_valid=True) if complete and quick else []
     failures += broken
     hints = [*hints, *(each.hint for each in everywhere if each.implementation in implied)]
     hints += limit_lines(results) if complete else []
-    hints += [
-        f"{each.line} of this selection" for each in everywhere if each.implementation not in implied and not whole
-    ]
+    hints += [f"{each.line} of this selection" for each in told if not whole or each.in_part]
     hints += [line for line in refusing if line not in broken]
     return Conclusion(
         tuple(failures),
@@ -373,6 +375,8 @@ class Refused:
     keyword: str
     #: Number of cases that need it.
     cases: int
+    #: Whether ``--dtype`` leaves out cases that give it together with other keywords than these cases do.
+    in_part: bool = False
 
     @property
     def line(self) -> str:
@@ -390,20 +394,21 @@ class Refused:
         return f"all {self.cases} cases that need it" if self.cases > 1 else "the one case that needs it"
 
 
-def refused(results: Iterable[Result]) -> list[Refused]:
+def refused(results: Iterable[Result], dtypes: Collection[str] = ()) -> list[Refused]:
     """The keywords that implementations declare and refuse everywhere, while calls without them run.
 
-    Keywords that a built-in is known to refuse on a device are left out there.
+    Keywords that a built-in is known to refuse on a device are left out there.  With ``dtypes``, the only ones of the
+    run, a keyword may be taken in a form of which they have no case.
     """
     known = asked_cases()
     groups: dict[str, list[tuple[AnyCase, Result]]] = defaultdict(list)
     for result in results:
         if result.case in known and not result.reason.startswith(UNPROMISED):
             groups[result.implementation].append((known[result.case], result))
-    return [each for name, group in groups.items() for each in _refused_by(name, group)]
+    return [each for name, group in groups.items() for each in _refused_by(name, group, dtypes)]
 
 
-def _refused_by(name: str, group: Collection[tuple[AnyCase, Result]]) -> list[Refused]:
+def _refused_by(name: str, group: Collection[tuple[AnyCase, Result]], dtypes: Collection[str]) -> list[Refused]:
     ran = {(_call(case, case.keywords), r.device, r.dtype) for case, r in group if r.outcome in EXECUTED}
     by_keyword: Mapping[str, list[tuple[AnyCase, Result]]] = defaultdict(list)
     for case, result in group:
@@ -417,8 +422,22 @@ def _refused_by(name: str, group: Collection[tuple[AnyCase, Result]]) -> list[Re
             continue
         removed = {keyword, TOGETHER.get(keyword, keyword)}
         if any((_call(case, case.keywords - removed), r.device, r.dtype) in ran for case, r in uses):
-            found.append(Refused(name, keyword, len({case.name for case, _ in uses})))
+            in_part = any(keyword in form for form in _left_out([case for case, _ in group], dtypes))
+            found.append(Refused(name, keyword, len({case.name for case, _ in uses}), in_part))
     return found
+
+
+def _left_out(cases: Sequence[AnyCase], dtypes: Collection[str]) -> set[frozenset[str]]:
+    """Keywords that an implementation accepts and that only cases without a case in ``dtypes`` give together."""
+    accepted = frozenset(keyword for case in cases for keyword in case.keywords)
+    operators = {case.operator for case in cases}
+    others = [c for c in asked_cases().values() if c.operator in operators and not set(c.dtypes) & set(dtypes)]
+    return {_form(each) for each in others if dtypes and each.keywords <= accepted} - {_form(case) for case in cases}
+
+
+def _form(case: AnyCase) -> frozenset[str]:
+    """The keywords that a case gives together, without requests for further results."""
+    return frozenset(keyword for keyword in case.keywords if not keyword.startswith("return_"))
 
 
 def _call(case: AnyCase, keywords: Collection[str]) -> tuple[Any, ...]:

@@ -222,6 +222,7 @@ class Gatherer:
                 complete=complete,
                 whole=every_case_asked(self.config),
                 quick=only_quick(self.config),
+                dtypes=self.config.getoption("dtype"),
                 hints=hints,
             )
             if exitstatus == pytest.ExitCode.OK and (self._conclusion.failures or not executed(self.results)):

@@ -12,10 +12,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from attention_conformance.conformance.cases import AnyCase
-from attention_conformance.conformance.judging.outcomes import Outcome
+from attention_conformance.conformance.cases import AnyCase, asked_cases
+from attention_conformance.conformance.judging.outcomes import Outcome, Result
 from attention_conformance.conformance.results import read
-from attention_conformance.conformance.run.run_checks import TOGETHER, Refused, refused
+from attention_conformance.conformance.run.run_checks import TOGETHER, Refused, conclude, refused
 from attention_conformance.conformance.tests.test_features import results
 from attention_conformance.conformance.tests.test_plugin import RIGHT, plug_in, run
 from attention_conformance.conformance.tests.test_results import SCHEMA
@@ -320,3 +320,32 @@ def test_other_values_of_a_fixed_option_are_not_refused() -> None:
     made = results(lambda case: Outcome.UNSUPPORTED if "scale" in case.keywords else Outcome.PASSED)
     fixed = [r if r.outcome is Outcome.PASSED else replace(r, reason="the model is fixed to scale=0.125") for r in made]
     assert refused(fixed) == []
+
+
+def refused_without_causal(dtype: str) -> list[Refused]:
+    """What is refused in the cases of one dtype by an implementation that takes a window only with causal."""
+    taken = {"mask", "is_causal", "window", "scale", "return_lse"}
+    made = []
+    for case in asked_cases().values():
+        if case.operator != "sdpa" or dtype not in case.dtypes or not case.keywords <= taken:
+            continue
+        unsupported = "window" in case.keywords and "is_causal" not in case.keywords
+        outcome = Outcome.UNSUPPORTED if unsupported else Outcome.PASSED
+        made.append(Result("mine", "cpu", dtype, case.name, case.clauses, outcome))
+    return refused(made, (dtype,))
+
+
+def test_a_dtype_that_has_only_some_forms_of_a_keyword_is_not_conclusive() -> None:
+    """No case of float16 has a causal window: that those without causal are refused is only a hint."""
+    (window,) = refused_without_causal("float16")
+    assert window.keyword == "window"
+    assert window.in_part
+    assert not refused_without_causal("float32")
+
+
+def test_a_dtype_that_has_every_form_of_a_keyword_is_conclusive() -> None:
+    """In float32 a keyword that is always refused fails the run."""
+    made = results(lambda case: Outcome.UNSUPPORTED if "window" in case.keywords else Outcome.PASSED)
+    assert [each.in_part for each in refused(made, ("float32",)) if each.keyword == "window"] == [False]
+    said = conclude(made, (), {}, (), complete=True, dtypes=("float32",))
+    assert any("feature window is declared and refused in all" in line for line in said.failures)
