@@ -43,6 +43,14 @@ def test_a_dtype_meets_what_all_its_results_meet() -> None:
     assert meets_text([PASSED, WORSE]) == "float16 storage"
 
 
+def test_a_failure_of_accuracy_decides_what_a_dtype_meets() -> None:
+    """A result outside the declared profile keeps a looser one or none; another mistake says nothing of profiles."""
+    looser = replace(FAILED, broken="SDPA-25", meets=("storage",))
+    assert meets_text([PASSED, looser]) == "float16 storage"
+    assert meets_text([PASSED, replace(looser, meets=())]) == "float16 none"
+    assert meets_text([PASSED, replace(FAILED, broken="SDPA-6")]) == "float16 fused"
+
+
 def test_what_is_not_installed_is_listed_by_package() -> None:
     """Implementations without their package are listed together, below the table."""
     lines = summary([PASSED], {"jax-jit": ("jax",), "jax-nn": ("jax",), "ort-mha": ("onnxruntime",)}).splitlines()
