@@ -131,7 +131,9 @@ def inputs_line(case: AnyCase, dtype: str) -> str:
     inputs = case.inputs(dtype)
     parts = [f"{name} {array.shape}" for name, array in inputs.arrays.items()]
     for name, value in inputs.keywords.items():
-        if isinstance(value, np.ndarray) and (value.size > 4 or len(repr(value.tolist())) > LISTED_WIDTH):
+        if isinstance(value, np.ndarray) and (
+            value.size not in range(1, 5) or len(repr(value.tolist())) > LISTED_WIDTH
+        ):
             parts.append(f"{name} {value.shape}")
         else:
             parts.append(f"{name}={value.tolist() if isinstance(value, np.ndarray) else value!r}")

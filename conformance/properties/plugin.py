@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 import secrets
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from attention_conformance.conformance.ledger.load import read
 if TYPE_CHECKING:
     from attention_conformance.conformance.properties.properties import Property
     from attention_conformance.conformance.properties.run import Setting
+    from attention_conformance.impls.contract import Implementation
 
 #: The file whose tests are parametrised here.
 TESTS = Path(__file__).resolve().parent.parent / "test_properties.py"
@@ -64,13 +67,28 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     if _SETTING not in metafunc.config.stash:
         pytest.fail(f"{TESTS.name} needs --fuzz N, the number of examples", pytrace=False)
-    from attention_conformance.conformance.properties.properties import PROPERTIES
-    from attention_conformance.conformance.properties.serving_properties import SERVING_PROPERTIES
-
-    known = [*PROPERTIES.values(), *SERVING_PROPERTIES.values()]
+    known = _known()
     chosen = targets.targets(metafunc.config)
     pairs = [(t, p) for t in chosen for p in known if p.operator == t.implementation.operator]
     metafunc.parametrize(("target", "prop"), pairs, ids=[f"{t.id}-{p.name}" for t, p in pairs])
+
+
+def _known() -> list[Property]:
+    """Every property."""
+    from attention_conformance.conformance.properties.properties import PROPERTIES
+    from attention_conformance.conformance.properties.serving_properties import SERVING_PROPERTIES
+
+    return [*PROPERTIES.values(), *SERVING_PROPERTIES.values()]
+
+
+def untried_lines(implementations: Iterable[Implementation]) -> list[str]:
+    """Lines on operators that have no properties, and the implementations of which none was tried."""
+    tried = {prop.operator for prop in _known()}
+    names: dict[str, dict[str, None]] = defaultdict(dict)
+    for each in implementations:
+        if each.operator not in tried:
+            names[each.operator][each.name] = None
+    return [f"{operator} has no properties: --fuzz tried nothing of {', '.join(of)}" for operator, of in names.items()]
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -82,6 +100,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """The seed once more: ``-q`` has no header."""
     if _SETTING in config.stash and not config.getoption("collectonly"):
         terminalreporter.write_line(seed_line(config.stash[_SETTING]))
+        if targets.selected(config):
+            for line in untried_lines(target.implementation for target in targets.targets(config)):
+                terminalreporter.write_line(line, yellow=True)
 
 
 def seed_line(setting: Setting) -> str:

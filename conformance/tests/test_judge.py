@@ -9,6 +9,7 @@ import pytest
 
 from attention_conformance.conformance.cases import Case, all_cases
 from attention_conformance.conformance.judging.judge import judge
+from attention_conformance.conformance.judging.message import inputs_line
 from attention_conformance.conformance.judging.outcomes import Failure, Outcome, Result
 from attention_conformance.conformance.ledger.load import Deviation, Ledger
 from attention_conformance.conformance.run_case import judge_case
@@ -203,6 +204,13 @@ def test_the_message_says_what_a_user_needs(pool: Pool) -> None:
     assert "bound" in message
     assert "Wrong:    160 of 160 elements of output" in message
     assert "attention-conformance check wrong --device cpu --dtype float32 --case values-tell-their-key" in message
+
+
+def test_an_empty_array_is_shown_by_its_shape() -> None:
+    """The numbers of an array without elements are brackets, which show neither its rank nor its lengths."""
+    case = next(c for c in all_cases().values() if c.past == 0 and "past_key" in c.keywords)
+    shape = case.inputs("float32").keywords["past_key"].shape
+    assert f"past_key {shape}" in inputs_line(case, "float32")
 
 
 def test_the_message_says_where_the_wrong_elements_are(pool: Pool) -> None:

@@ -116,6 +116,7 @@ def test_other_operators_have_no_properties(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     random = {r.implementation for r in read(tmp_path / "o.jsonl").results if r.case.startswith("fuzz/")}
     assert random == {"numpy-eager"}
+    assert "mha has no properties: --fuzz tried nothing of numpy-layer\n" in done.stdout
 
 
 def test_without_hypothesis_the_option_says_what_to_install(tmp_path: Path) -> None:
