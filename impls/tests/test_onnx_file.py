@@ -188,8 +188,8 @@ def test_the_layout_is_kept_both_ways(tmp_path: Path) -> None:
 
 def test_layout_profile_and_operator_are_said(build: Build) -> None:
     """All three are declared after the same colon."""
-    found = implementation(f"{build()}:layout=BSHD,profile=storage,operator=sdpa")
-    assert (found.layout.value, found.profile("float32").value, found.operator) == ("BSHD", "storage", "sdpa")
+    found = implementation(f"{build()}:layout=BSHD,profile=tf32,operator=sdpa")
+    assert (found.layout.value, found.profile("float32").value, found.operator) == ("BSHD", "tf32", "sdpa")
 
 
 @pytest.mark.parametrize(
