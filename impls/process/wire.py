@@ -183,7 +183,7 @@ def said(error: BaseException) -> str:
     Returns
     -------
     str
-        Its message, with a question mark for each lone surrogate; a note where its ``__str__`` raises.
+        The message, with a question mark for each lone surrogate; a note where its ``__str__`` raises.
     """
     try:
         return sendable(str(error))
